@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -18,23 +17,21 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from core.policy.knobs import Knobs
 from pools import wire
 from pools.models import Node
 from scheduler import selectors as scheduler_selectors
-from scheduler.control import loop_times
-from scheduler.selectors import LoopRun
 from telemetry import selectors
 from telemetry.selectors.frames import FeedState
+
+from . import loop_health
+from .loop_health import LoopHealth
 
 REDIS_TIMEOUT_S = 1.0
 LATE_PERIODS = 3.0  # a heartbeat is late after this many of its own periods
 START_S = 30.0  # what a process may take before its first heartbeat
-LOOP_LATE_PERIODS = 2.0
 AGENT_SILENT_S = float(wire.AGENT_STATE_TTL_S)
 NODES_SHOWN = 50
 NODE_STATES = ("reporting", "silent")
-CLOCK_QUIET_S = 90.0  # the agents report each half minute at least while an instance is ready
 BEATING = frozenset({"gateway", "picker", "ingester", "beat", "epochs"})  # and node.<name>, gateway.<number>
 M = TypeVar("M", bound=wire.Message)
 
@@ -54,21 +51,6 @@ class ProcessHealth:
     log: str
     cpu_s: float | None = None
     rss_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LoopHealth:
-    """state: on time | late | never ran | infeasible | failed | idle (its policy leaves it no choice)."""
-
-    kind: str
-    service: str
-    state: str
-    period_s: float
-    last_at_s: float | None
-    status: str
-    error: str
-    solve_s: float | None
-    decision_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,26 +165,18 @@ def _decode(data: bytes | str | None, kind: type[M]) -> M | None:
 
 
 def gather(now: datetime) -> Health:
-    """Returns the state of everything. Makes seven queries and a few Redis calls, however many processes there are."""
+    """Returns the state of everything. Makes nine queries and a few Redis calls, however many processes there are."""
     now_s = now.timestamp()
     nodes = list(Node.objects.values_list("name", flat=True))
     messages = read_messages(nodes)
     newest_s = selectors.newest_sample_s(now_s)
     instances = scheduler_selectors.instance_counts()
-    clock_at = scheduler_selectors.newest_clock_decision_at()
-    loops = judge_loops(scheduler_selectors.last_epochs(), now_s)
-    clock = judge_clock(
-        clock_at.timestamp() if clock_at else None,
-        instances.get("ready", 0),
-        now_s,
-        scheduler_selectors.clocks_have_no_choice(),
-    )
     return Health(
         at_s=now_s,
         redis_error=messages.error,
         table_missing=messages.table is None and not messages.error,
         processes=judge_processes(messages.table, messages.beats, now_s),
-        loops=(*loops, clock),
+        loops=loop_health.gather(now_s),
         nodes=tuple(judge_node(name, messages.agents.get(name), now_s) for name in nodes),
         feeds=tuple(
             FeedHealth(feed, judge_feed(feed, feed.refresh_s or settings.GREENSERVE_CARBON_REFRESH_S, now_s))
@@ -260,58 +234,6 @@ def _is_late(row: wire.ProcessRow, beat: wire.Heartbeat | None, now_s: float) ->
         return now_s - beat.at_s > LATE_PERIODS * beat.period_s
     must_beat = row.name in BEATING or row.name.startswith(("node.", "gateway."))
     return must_beat and now_s - (row.started_at_s or 0.0) > START_S
-
-
-def judge_loops(runs: Iterable[LoopRun], now_s: float) -> tuple[LoopHealth, ...]:
-    """A loop is late when its newest epoch, and its newest turn, are more than two periods old."""
-    found = []
-    for run in runs:
-        epoch = run.epoch
-        looked_s = run.looked_at.timestamp() if run.looked_at else -math.inf
-        if run.no_choice and not (epoch and epoch.status == "failed"):
-            state = "idle"
-        elif epoch is None:
-            state = "never ran"
-        elif now_s - max(epoch.due_at.timestamp(), looked_s) > LOOP_LATE_PERIODS * run.period_s + epoch_slack_s(
-            epoch.solve_s
-        ):
-            state = "late"
-        elif epoch.status == "infeasible" or (epoch.status == "failed" and looked_s <= epoch.finished_at.timestamp()):
-            state = epoch.status
-        else:
-            state = "on time"
-        found.append(
-            LoopHealth(
-                kind=run.kind,
-                service=run.service,
-                state=state,
-                period_s=run.period_s,
-                last_at_s=max(epoch.finished_at.timestamp(), looked_s) if epoch else None,
-                status=epoch.status if epoch else "",
-                error=epoch.error if epoch else "",
-                solve_s=epoch.solve_s if epoch else None,
-                decision_id=run.decision_id,
-            )
-        )
-    return tuple(found)
-
-
-def epoch_slack_s(solve_s: float | None) -> float:
-    """An epoch is stored when it is solved, so a long solve is no lateness."""
-    return 5.0 + (solve_s or 0.0)
-
-
-def judge_clock(last_at_s: float | None, ready: int, now_s: float, no_choice: bool = False) -> LoopHealth:
-    """Returns the clock loop's state. It runs in the agents, which report changes and, at times, how long none came."""
-    if no_choice:
-        state = "idle"
-    elif ready == 0:
-        state = "no instance" if last_at_s is None or now_s - last_at_s > CLOCK_QUIET_S else "on time"
-    elif last_at_s is None:
-        state = "never ran"
-    else:
-        state = "late" if now_s - last_at_s > CLOCK_QUIET_S else "on time"
-    return LoopHealth("clock", "all", state, loop_times.times(Knobs()).clock_s, last_at_s, "", "", None)
 
 
 def judge_node(name: str, agent: wire.AgentState | None, now_s: float) -> NodeHealth:

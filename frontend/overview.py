@@ -27,7 +27,7 @@ from telemetry.selectors.frames import (
     Totals,
 )
 
-from . import attention, formats, health, reader_choices, visible_health
+from . import attention, formats, health, loop_health, reader_choices, visible_health
 from .alerts import alert_list
 from .charts import chart_csv, figures
 from .charts.plot_style import Look
@@ -124,12 +124,11 @@ class Summary:
 
     @property
     def loops_words(self) -> str:
-        wrong = [
-            f"{loop.kind} {loop.state}" if loop.kind == "clock" else f"{loop.kind} of {loop.service} {loop.state}"
-            for loop in self.visible.loops
-            if loop.state not in ("on time", "no instance", "idle")
-        ]
-        return f"loops: {formats.few(wrong)}" if wrong else "loops on time"
+        loops = self.visible.loops
+        wrong = [f"{loop.name} {loop.state}" for loop in loops if loop.state not in loop_health.WELL]
+        paused = [f"{loop.name} {loop.words}" for loop in loops if loop.pause is not None]
+        known = f"loops: {formats.few(wrong)}" if wrong else "other loops on time" if paused else "loops on time"
+        return f"{known}; {formats.few(paused, 2)}" if paused else known
 
 
 def summary(user: AnyUser, window: TimeRange, power: selectors.PowerNow | None = None) -> Summary:

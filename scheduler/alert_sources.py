@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from pools.models import Service
+from scheduler.control import active_operations
 from scheduler.models import Epoch, SlowLoop
 from telemetry.alerts.alert_state_machine import Level, Reading
 from telemetry.alerts.sources import Rules, Source
@@ -15,9 +16,15 @@ NOT_WELL = (Epoch.Status.FAILED, Epoch.Status.INFEASIBLE)
 
 
 def _epochs(now: datetime, rules: Rules) -> Iterator[Reading]:
-    """Yields how many of the newest epochs of each loop and service failed, or met not all constraints, in a row."""
+    """Yields how many of the newest epochs of each loop and service failed, or met not all constraints, in a row.
+
+    A paused loop yields nothing, so that its alert ends: a person has seen to it.
+    """
+    paused = set(active_operations.open_pauses().values_list("service_id", "loop"))
     for service in Service.objects.all():
         for kind in SlowLoop.values:
+            if (service.pk, kind) in paused:
+                continue
             newest = list(
                 Epoch.objects.filter(service=service, kind=kind, due_at__lte=now)
                 .order_by("-due_at", "-pk")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,16 +11,17 @@ from django.db.models import Count, Min, OuterRef, QuerySet, Subquery
 from core.types import Loop, Reason
 from pools.models import Instance, Service
 from scheduler.control import loop_times
-from scheduler.models import ControllerState, Decision, DecisionKind, Epoch, SlowLoop
+from scheduler.models import ControllerState, Decision, DecisionKind, Epoch, LoopPause, SlowLoop
 
 MAX_TICKS = 150
 
 
 @dataclass(frozen=True, slots=True)
 class LoopRun:
-    """The newest epoch of one loop of one service; None: it never ran. `no_choice`: its policy leaves it none.
+    """The newest epoch of one loop of one service; None: it never ran, or is a clock loop, which has no epochs.
 
-    `looked_at`: when it last had a turn, also one in which there was nothing to decide, which leaves no epoch.
+    `no_choice`: the service's `policy` leaves it none. `looked_at`: when it last had a turn, also one in which there
+    was nothing to decide, which leaves no epoch. `pause`: the newest one, also if it has ended.
     """
 
     kind: str
@@ -29,6 +31,8 @@ class LoopRun:
     decision_id: int | None = None
     no_choice: bool = False
     looked_at: datetime | None = None
+    policy: str = ""
+    pause: LoopPause | None = None
 
 
 def decisions(
@@ -85,10 +89,10 @@ def ticks(start: datetime, end: datetime, rows: QuerySet[Decision] | None = None
     return list(found[:MAX_TICKS])[::-1]
 
 
-def last_epochs() -> list[LoopRun]:
-    """Returns the newest epoch of every slow loop of every service, whose policy may have a period of its own.
+def loop_runs() -> list[LoopRun]:
+    """Returns every loop of every service, with the newest epoch of the slow ones. A policy may set periods of its own.
 
-    Takes two queries.
+    Takes three queries.
     """
     newest = {
         f"{kind}_epoch": Subquery(
@@ -105,16 +109,33 @@ def last_epochs() -> list[LoopRun]:
     services = list(Service.objects.annotate(**newest, **looked))
     ids = [getattr(service, name) for service in services for name in newest]
     epochs = Epoch.objects.annotate(decision_id=Min("decisions__id")).in_bulk([pk for pk in ids if pk is not None])
+    pauses = _newest_pauses()
     found = []
     for service in services:
         knobs = service.policy_knobs()
         times = loop_times.times(knobs)
-        for kind in SlowLoop.values:
-            epoch, loop = epochs.get(getattr(service, f"{kind}_epoch")), Loop(kind)
-            decision_id = epoch.decision_id if epoch else None
-            no_choice, looked_at = knobs.has_no_choice(loop), getattr(service, f"{kind}_looked_at")
-            found.append(LoopRun(kind, service.name, epoch, times.of(loop), decision_id, no_choice, looked_at))
+        for loop in Loop:
+            slow = loop.value in SlowLoop.values
+            epoch = epochs.get(getattr(service, f"{loop.value}_epoch")) if slow else None
+            run = LoopRun(
+                kind=loop.value,
+                service=service.name,
+                epoch=epoch,
+                period_s=times.of(loop),
+                decision_id=epoch.decision_id if epoch else None,
+                no_choice=knobs.has_no_choice(loop),
+                looked_at=getattr(service, f"{loop.value}_looked_at") if slow else None,
+                policy=service.policy,
+                pause=pauses.get((service.pk, loop.value)),
+            )
+            found.append(run)
     return found
+
+
+def _newest_pauses() -> dict[tuple[int, str], LoopPause]:
+    """Returns the newest pause of each loop that was ever paused, by service and loop, with who made it."""
+    rows = LoopPause.objects.order_by("service_id", "loop", "-created_at", "-pk").distinct("service_id", "loop")
+    return {(row.service_id, row.loop): row for row in rows.select_related("created_by")}
 
 
 def newest_clock_decision_at() -> datetime | None:
@@ -122,10 +143,9 @@ def newest_clock_decision_at() -> datetime | None:
     return Decision.objects.filter(kind=DecisionKind.CLOCK).order_by("-at").values_list("at", flat=True).first()
 
 
-def clocks_have_no_choice() -> bool:
-    """Whether no service's policy moves clocks: then nothing is reported of them."""
-    services = list(Service.objects.all())
-    return bool(services) and all(service.policy_knobs().has_no_choice(Loop.CLOCK) for service in services)
+def ready_count(services: Collection[str]) -> int:
+    """Counts the ready instances of these services."""
+    return Instance.objects.filter(state=Instance.State.READY, pool__service__name__in=services).count()
 
 
 def instance_counts() -> dict[str, int]:

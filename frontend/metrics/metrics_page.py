@@ -17,7 +17,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from core.units import J_PER_KWH
-from frontend import health
+from frontend import health, loop_health
 from pools import wire
 from telemetry import selectors
 from telemetry.selectors.frames import TimeRange
@@ -95,10 +95,13 @@ class FleetCollector(Collector):
         yield filled(gauge("node_up", "Whether the node's agent reports.", "node"), up)
         ages = [((n.name,), n.age_s) for n in found.nodes]
         yield filled(gauge("node_report_age_seconds", "Since the agent's last report, while known.", "node"), ages)
-        well = {"on time", "idle", "no instance"}
-        loops = [((loop.kind, loop.service), float(loop.state in well)) for loop in found.loops]
-        text = "Whether the loop runs on time and finds plans; 1 too where its policy leaves it no choice."
+        loops = [((loop.kind, loop.service), float(loop.state in loop_health.WELL)) for loop in found.loops]
+        text = (
+            "Whether the loop runs on time and finds plans; 1 too while paused or where its policy leaves it no choice."
+        )
         yield filled(gauge("loop_up", text, "kind", "service"), loops)
+        paused = [((loop.kind, loop.service), float(loop.pause is not None)) for loop in found.loops]
+        yield filled(gauge("loop_paused", "Whether somebody has paused the loop.", "kind", "service"), paused)
         solved = [((loop.kind, loop.service), loop.solve_s) for loop in found.loops]
         yield filled(gauge("loop_solve_seconds", "What the newest epoch took to solve.", "kind", "service"), solved)
         ingest = found.ingest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar
 
 from django.conf import settings
@@ -82,6 +83,11 @@ class LoopPause(Intervention):
 
     def __str__(self) -> str:
         return f"{self.loop} of {self.service} paused"
+
+    @property
+    def over_at(self) -> datetime | None:
+        """Returns when it ended or ends by itself; None: somebody has to resume the loop."""
+        return self.ended_at or self.expires_at
 
 
 class OverrideKind(models.TextChoices):

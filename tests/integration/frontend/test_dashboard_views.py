@@ -9,6 +9,7 @@ import io
 import json
 import re
 import time
+from datetime import UTC, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,13 @@ from django.core.cache import cache
 from django.db import connection
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from pools import wire
+from pools.access.audit import Actor
 from pools.models import Service
 from scheduler.models import Decision, Epoch
+from scheduler.operations import pauses
 from tests.fakes import seed
 
 pytestmark = pytest.mark.django_db
@@ -217,6 +221,18 @@ def test_page_of_a_service_does_not_repeat_its_name_in_each_row(operator, seeded
 def test_line_of_state_says_of_which_service_a_loop_is_not_on_time(operator, seeded):
     Epoch.objects.filter(pk=Epoch.objects.filter(kind="carbon").latest().pk).update(status="infeasible")
     assert "loops: carbon of llama3-70b infeasible" in operator.get("/overview/summary/").content.decode()
+
+
+def test_every_place_says_that_a_loop_is_paused_and_none_that_it_is_late(operator, seeded):
+    service, until = seeded.service, timezone.now() + timedelta(hours=2)
+    pauses.pause(Actor(get_user_model().objects.create_superuser("ada")), service, "carbon", "new racks", until)
+    words = f"paused by ada until {until.astimezone(UTC):%d %b %H:%M} UTC: new racks"
+    assert f"carbon of {service.name} {words}" in operator.get("/overview/summary/").content.decode()
+    assert words in operator.get("/health/").content.decode()
+    loops = {(loop["kind"], loop["service"]): loop for loop in operator.get("/health.json").json()["loops"]}
+    own = loops["carbon", service.name]
+    assert (own["state"], own["pause"]["by"], own["pause"]["reason"]) == ("paused", "ada", "new racks")
+    assert own["pause"]["until_s"] == pytest.approx(until.timestamp())
 
 
 def test_decision_page_shows_alternatives_inputs_and_what_came(operator, seeded):

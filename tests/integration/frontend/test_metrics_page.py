@@ -14,7 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from frontend.metrics import metrics_page, views
 from greenserve import task_counts
 from pools import wire
+from pools.access.audit import Actor
 from pools.models import Pool, Tenant
+from scheduler.models import Epoch
+from scheduler.operations import pauses
 from telemetry.models import EnergyRollup, Settlement, StatementLine
 from telemetry.providers.secrets import Secret
 from tests.fakes import seed
@@ -68,6 +71,17 @@ def test_figures_are_those_that_are_stored(client):
     assert value(found, "carbon_intensity_grams_per_joule", site="location-2") == pytest.approx(280 / 3.6e6, rel=0.3)
     assert 0.0 < (value(found, "tenant_fairness_jain_ratio") or 0.0) <= 1.0
     assert value(found, "loop_up", kind="carbon", service="llama3-70b") == 1.0
+    assert value(found, "loop_paused", kind="carbon", service="llama3-70b") == 0.0
+
+
+def test_paused_loop_is_up_and_says_that_it_is_paused(client):
+    seeded = seed.everything(minutes=6, rps=1.0)
+    Epoch.objects.all().delete()
+    assert value(scrape(client), "loop_up", kind="carbon", service="llama3-70b") == 0.0
+    pauses.pause(Actor(), seeded.service, "carbon", "new racks")
+    found = scrape(client)
+    assert value(found, "loop_up", kind="carbon", service="llama3-70b") == 1.0
+    assert value(found, "loop_paused", kind="carbon", service="llama3-70b") == 1.0
 
 
 def test_page_answers_when_nothing_is_known_and_leaves_out_what_is_not(client):

@@ -14,8 +14,10 @@ from django.db import IntegrityError, transaction
 
 from greenserve.mail import parse
 from pools import wire
+from pools.access.audit import Actor
 from pools.models import Node, Pool, Site
 from scheduler.models import Epoch
+from scheduler.operations import pauses
 from telemetry.alerts import evaluation, notices, slo_minutes, webhook
 from telemetry.models import (
     Alert,
@@ -422,21 +424,33 @@ def test_growing_queue_raises_and_a_shrinking_one_does_not(bench):
     assert alert.subject == f"llama3-70b/{pool.site.name}/{pool.request_class.name}"
 
 
-def test_failed_epoch_raises_with_its_decision_and_ends_with_the_next_that_is_well(bench):
-    def epoch(index: int, status: str) -> None:
-        at = bench.now
-        Epoch.objects.create(
-            kind="carbon", service=bench.seeded.service, index=index, period_s=60.0, due_at=at, started_at=at,
-            finished_at=at, status=status, error="the solver died" if status == "failed" else "",
-        )  # fmt: skip
+def epoch(bench, index: int, status: str) -> None:
+    at = bench.now
+    Epoch.objects.create(
+        kind="carbon", service=bench.seeded.service, index=index, period_s=60.0, due_at=at, started_at=at,
+        finished_at=at, status=status, error="the solver died" if status == "failed" else "",
+    )  # fmt: skip
 
-    epoch(1, "failed")
+
+def test_failed_epoch_raises_with_its_decision_and_ends_with_the_next_that_is_well(bench):
+    epoch(bench, 1, "failed")
     bench.feeds_answer()
     bench.rounds()
     (alert,) = bench.of("epoch_failed")
     assert (alert.subject, alert.level, alert.value) == ("llama3-70b/carbon", "bad", 1.0)
     assert "the solver died" in alert.summary
-    epoch(2, "applied")
+    epoch(bench, 2, "applied")
+    bench.rounds(6, bench.feeds_answer)
+    alert.refresh_from_db()
+    assert alert.state == "resolved"
+
+
+def test_alert_of_a_failed_epoch_ends_when_somebody_pauses_the_loop(bench):
+    epoch(bench, 1, "failed")
+    bench.feeds_answer()
+    bench.rounds()
+    (alert,) = bench.of("epoch_failed")
+    pauses.pause(Actor(), bench.seeded.service, "carbon", "the solver is being looked at")
     bench.rounds(6, bench.feeds_answer)
     alert.refresh_from_db()
     assert alert.state == "resolved"

@@ -309,9 +309,9 @@ def test_ticks_leave_out_holds_and_the_clock(fleet):
 
 
 def test_last_epochs_name_every_loop_also_one_that_never_ran(fleet):
-    assert [run.epoch for run in scheduler_selectors.last_epochs()] == [None] * 3
+    assert [run.epoch for run in scheduler_selectors.loop_runs()] == [None] * 4
     seed.history(fleet, minutes=4, rps=0.1)
-    runs = {run.kind: run for run in scheduler_selectors.last_epochs()}
+    runs = {run.kind: run for run in scheduler_selectors.loop_runs()}
     assert runs["carbon"].epoch is not None
     assert runs["carbon"].epoch.due_at == NOW
     assert Decision.objects.get(pk=runs["carbon"].decision_id).epoch == runs["carbon"].epoch
@@ -321,6 +321,6 @@ def test_last_epochs_say_when_a_turn_left_no_epoch(fleet):
     seed.history(fleet, minutes=4, rps=0.1)
     service = Service.objects.get()
     state, _ = ControllerState.objects.update_or_create(service=service, kind="scale")
-    runs = {run.kind: run for run in scheduler_selectors.last_epochs()}
+    runs = {run.kind: run for run in scheduler_selectors.loop_runs()}
     assert runs["scale"].looked_at == state.updated_at
     assert runs["shard"].looked_at is None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from frontend.attention import OpenAlert, items
-from frontend.health import FeedHealth, Health, LoopHealth, NodeHealth
+from frontend.health import FeedHealth, Health, NodeHealth
+from frontend.loop_health import LoopHealth
 from telemetry.selectors.frames import FeedState, SloFrame, SloSeries, TimeRange
 
 NOW_S = 1_800_000_000.0

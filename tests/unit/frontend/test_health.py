@@ -5,9 +5,12 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
+from django.contrib.auth.models import User
 
-from frontend import attention, health
+from frontend import attention, health, loop_health
+from frontend.loop_health import LoopHealth
 from pools import wire
+from scheduler.models import LoopPause
 from scheduler.selectors import LoopRun
 from telemetry.selectors.frames import FeedState
 
@@ -56,7 +59,7 @@ def test_heartbeats_are_listed_when_no_supervisor_reports():
 def test_loop_is_late_after_two_periods(age_s, status, state):
     at = datetime.fromtimestamp(NOW_S - age_s, UTC)
     epoch = SimpleNamespace(due_at=at, finished_at=at, period_s=60.0, status=status, error="", solve_s=0.1)
-    (found,) = health.judge_loops([LoopRun("carbon", "chat", epoch, 60.0, 3)], NOW_S)
+    (found,) = loop_health.judge_loops([LoopRun("carbon", "chat", epoch, 60.0, 3)], NOW_S)
     assert (found.state, found.decision_id) == (state, 3)
 
 
@@ -67,13 +70,64 @@ def test_loop_is_late_after_two_periods(age_s, status, state):
 def test_turn_that_leaves_no_epoch_counts_as_well(status, looked_s_ago, state):
     at, looked_at = (datetime.fromtimestamp(NOW_S - age_s, UTC) for age_s in (200, looked_s_ago))
     epoch = SimpleNamespace(due_at=at, finished_at=at, period_s=60.0, status=status, error="", solve_s=0.1)
-    (found,) = health.judge_loops([LoopRun("scale", "chat", epoch, 60.0, 3, looked_at=looked_at)], NOW_S)
+    (found,) = loop_health.judge_loops([LoopRun("scale", "chat", epoch, 60.0, 3, looked_at=looked_at)], NOW_S)
     assert found.state == state
 
 
 def test_loop_never_ran_when_it_has_no_epoch():
-    (found,) = health.judge_loops([LoopRun("carbon", "chat", None, 60.0)], NOW_S)
+    (found,) = loop_health.judge_loops([LoopRun("carbon", "chat", None, 60.0)], NOW_S)
     assert found.state == "never ran"
+
+
+def pause(since_s: float, until_s: float | None = None, ended_s: float | None = None) -> LoopPause:
+    def at(at_s: float | None) -> datetime | None:
+        return None if at_s is None else datetime.fromtimestamp(at_s, UTC)
+
+    return LoopPause(
+        loop="carbon", reason="new racks", created_at=at(since_s), expires_at=at(until_s), ended_at=at(ended_s)
+    )
+
+
+def old_epoch(status: str = "applied") -> SimpleNamespace:
+    at = datetime.fromtimestamp(NOW_S - 900, UTC)
+    return SimpleNamespace(due_at=at, finished_at=at, period_s=60.0, status=status, error="", solve_s=0.1)
+
+
+@pytest.mark.parametrize("epoch", [old_epoch(), old_epoch("failed"), old_epoch("infeasible"), None])
+def test_paused_loop_says_by_whom_until_when_and_why(epoch):
+    own = pause(NOW_S - 800, NOW_S + 900)
+    own.created_by = User(username="ada")
+    (found,) = loop_health.judge_loops([LoopRun("carbon", "chat", epoch, 60.0, pause=own)], NOW_S)
+    assert (found.state, found.words) == ("paused", "paused by ada until 01 Jan 03:01 UTC: new racks")
+    assert found.state in loop_health.WELL
+    assert attention.items(well(loops=(found,)), frames.slo(target=0.9)) == ()
+
+
+def test_pause_without_an_end_is_until_somebody_resumes_it():
+    (found,) = loop_health.judge_loops([LoopRun("carbon", "chat", None, 60.0, pause=pause(NOW_S - 9))], NOW_S)
+    assert found.words == "paused by the system until somebody resumes it: new racks"
+
+
+@pytest.mark.parametrize(
+    ("own", "state"),
+    [
+        (pause(NOW_S - 800, ended_s=NOW_S - 30), "on time"),
+        (pause(NOW_S - 800, until_s=NOW_S - 30), "on time"),
+        (pause(NOW_S - 800, ended_s=NOW_S - 300), "late"),
+    ],
+)
+def test_loop_has_two_periods_after_a_pause_before_it_is_late(own, state):
+    (found,) = loop_health.judge_loops([LoopRun("carbon", "chat", old_epoch(), 60.0, pause=own)], NOW_S)
+    assert (found.state, found.pause) == (state, None)
+
+
+def test_loop_that_its_policy_leaves_no_choice_says_so():
+    run = LoopRun("carbon", "chat", None, 60.0, no_choice=True, policy="single_pool")
+    (found,) = loop_health.judge_loops([run], NOW_S)
+    assert (found.state, found.words) == ("idle", "does not run under single_pool")
+
+
+CLOCK = LoopRun("clock", "chat", None, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +135,22 @@ def test_loop_never_ran_when_it_has_no_epoch():
     [(NOW_S - 10, 2, "on time"), (NOW_S - 200, 2, "late"), (NOW_S - 200, 0, "no instance"), (None, 2, "never ran")],
 )
 def test_clock_loop_is_judged_only_when_an_instance_is_ready(last_at_s, ready, state):
-    assert health.judge_clock(last_at_s, ready, NOW_S).state == state
+    (found,) = loop_health.judge_clocks([CLOCK], last_at_s, ready, NOW_S)
+    assert (found.service, found.state) == ("all", state)
+
+
+def test_paused_clock_loop_stands_by_itself_and_the_others_are_judged_without_it():
+    paused = replace(CLOCK, service="code", pause=pause(NOW_S - 800))
+    own, others = loop_health.judge_clocks([CLOCK, paused], NOW_S - 200, 1, NOW_S)
+    assert (own.service, own.state) == ("code", "paused")
+    assert (others.service, others.state) == ("all others", "late")
+    (alone,) = loop_health.judge_clocks([paused], NOW_S - 200, 0, NOW_S)
+    assert alone == own
+
+
+def test_clock_loop_is_idle_when_no_policy_moves_clocks():
+    (found,) = loop_health.judge_clocks([replace(CLOCK, no_choice=True)], None, 0, NOW_S)
+    assert found.state == "idle"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +192,7 @@ def test_nothing_needs_attention_when_all_is_well():
 
 def test_worst_comes_first_and_each_item_says_what_to_do():
     dead = health.ProcessHealth("gateway", "dead", None, None, 3, None, None, "exit code 1", "g.log")
-    infeasible = health.LoopHealth("carbon", "chat", "infeasible", 60.0, NOW_S, "infeasible", "class LL", 0.1, 9)
+    infeasible = LoopHealth("carbon", "chat", "infeasible", 60.0, NOW_S, "infeasible", "class LL", 0.1, 9)
     silent = [health.NodeHealth(name, "silent", None, {}, (), "") for name in ("a", "b")]
     state = well(
         processes=(dead,),
