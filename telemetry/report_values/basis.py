@@ -54,7 +54,7 @@ class MeterBasis:
 
 @dataclass(frozen=True, slots=True)
 class DemandCharge:
-    """The charge of a site's tariff for a local month's highest quarter of an hour. No row has a part of it."""
+    """The charge of a site's tariff for a local month's highest quarter of an hour. The bill has it, and no row."""
 
     site: str
     month: str  # 2026-10
@@ -63,6 +63,7 @@ class DemandCharge:
     peak_w: float  # at the site's meter
     charge_nano: int | None  # None: no tariff was in force
     currency: str
+    quarter: tuple[tuple[str | None, int], ...] = ()  # facility uJ of each tenant's requests in that quarter
 
 
 @dataclass(frozen=True, slots=True)
