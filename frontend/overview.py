@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,7 @@ from scheduler import selectors as scheduler_selectors
 from scheduler.operations import visibility
 from telemetry import selectors
 from telemetry.models import Report
+from telemetry.models.rollups import MINUTE_S
 from telemetry.selectors.frames import (
     INTERVAL_S,
     CarbonFrame,
@@ -26,6 +28,7 @@ from telemetry.selectors.frames import (
     TimeRange,
     Totals,
 )
+from telemetry.selectors.ledger_frames import LedgerSums
 
 from . import attention, formats, health, loop_health, reader_choices, visible_health
 from .alerts import alert_list
@@ -227,12 +230,21 @@ def charts(user: AnyUser, window: TimeRange, look: Look, wanted: Collection[str]
 def table(user: AnyUser, chart: str, window: TimeRange) -> str:
     """Writes one chart's figures as CSV. Raises KeyError for a chart that does not exist."""
 
-    def energy() -> tuple[PowerFrame, CarbonFrame]:
-        return selectors.energy(window, named=visible_health.site_names(user))
+    def energy(window: TimeRange) -> tuple[PowerFrame, CarbonFrame, LedgerSums]:
+        frames = selectors.energy(window, named=visible_health.site_names(user))
+        return *frames, selectors.ledger_sums(window, time.time())
 
-    makers = {
-        "power": lambda: chart_csv.power(energy()[0]),
-        "carbon": lambda: chart_csv.carbon(energy()[1]),
+    def power() -> str:
+        watts, _, sums = energy(window)
+        return chart_csv.power(watts, sums)
+
+    def carbon() -> str:
+        _, rates, sums = energy(window.coarser(MINUTE_S))  # settlements restate the carbon of whole minutes
+        return chart_csv.carbon(rates, sums)
+
+    makers: dict[str, Callable[[], str]] = {
+        "power": power,
+        "carbon": carbon,
         "slo": lambda: chart_csv.slo(selectors.slo(window)),
         "jain": lambda: chart_csv.jain(selectors.fairness(window)),
     }

@@ -66,7 +66,7 @@ class Values:
                 value = intensities(site, self._slices.interval[at])
                 self._g_per_kwh[at] = value.g_per_kwh
                 ug = self._slices.energy_uj[at] * ug_per_uj(1.0, value.pue) * value.g_per_kwh
-                self._carbon_g[at] = ug / 1e6
+                self._carbon_g[at] = np.rint(ug) / 1e6  # whole micrograms, as settled: their sums are exact
 
     def enter(self, moved: Sequence[bool]) -> int:
         """Enters the postings whose watermark moved. Returns the number of entries."""

@@ -22,7 +22,7 @@ from pools.models import Site
 from telemetry.models import EnergyRollup
 from telemetry.models.rollups import MINUTE_S, STEPS_S
 
-ROUNDING_G = 1e-6  # an entry's carbon is settled in whole micrograms
+ROUNDING_G = 5e-7  # both are whole micrograms: what differs by less than a half is a sum of floats
 Ints = NDArray[np.int64]
 Key = tuple[int, int, str]  # minute (Unix seconds), pool (0: none), kind of the entries
 
@@ -49,7 +49,6 @@ class Emitted:
 
     carbon_ug: int
     unknown_uj: int
-    entries: int
 
 
 def by_minute(start_us: Ints, pool: Ints, kind: Ints, carbon_ug: Ints, unknown_uj: Ints) -> dict[Key, Emitted]:
@@ -57,7 +56,7 @@ def by_minute(start_us: Ints, pool: Ints, kind: Ints, carbon_ug: Ints, unknown_u
     minute = start_us // (MINUTE_S * 1_000_000) * MINUTE_S
     groups = Groups.by(minute, pool, kind)
     keys = zip(*(groups.key(one).tolist() for one in (minute, pool, kind)), strict=True)
-    sums = zip(*(groups.sum(one).tolist() for one in (carbon_ug, unknown_uj, np.ones_like(pool))), strict=True)
+    sums = zip(*(groups.sum(one).tolist() for one in (carbon_ug, unknown_uj)), strict=True)
     return {(at, of, KINDS[k].value): Emitted(*each) for (at, of, k), each in zip(keys, sums, strict=True)}
 
 
@@ -98,6 +97,6 @@ def _differences(
             continue
         g, uj = so_far[key]
         more_g, more_uj = value.carbon_ug / 1e6 - g, value.unknown_uj - uj
-        if more_uj or abs(more_g) > ROUNDING_G * value.entries:
+        if more_uj or abs(more_g) > ROUNDING_G:
             found[key] = (more_g, more_uj)
     return found

@@ -3,6 +3,7 @@
 from .energy import energy, power, sites_now, totals
 from .gpu_series import gpu_series, meter_gaps
 from .intensity import feeds, intensities
+from .ledger_sums import ledger_sums
 from .newest_samples import PowerNow, newest_sample_s, power_now
 from .pool_table import first_pools, measured, pool_rows, pool_table, powered
 from .service_level import fairness, slo, tenant_fairness
@@ -16,6 +17,7 @@ __all__ = [
     "first_pools",
     "gpu_series",
     "intensities",
+    "ledger_sums",
     "measured",
     "meter_gaps",
     "newest_sample_s",

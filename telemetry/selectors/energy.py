@@ -61,12 +61,13 @@ ROLLUP_SQL = ENERGY_SQL.format(
     source="telemetry_siteenergy WHERE step_s = %(step_s)s AND",
 )
 
-# How many meters of a site began to be heard in each bucket; -1: before the first.
+# How many meters of a site began to be heard in each bucket, and how long after its start, all of them together;
+# -1: before the first.
 METERS_SQL = f"""
-SELECT c.site_id, o.i, sum(o.meters)::int AS meters
+SELECT c.site_id, o.i, sum(o.meters)::int AS meters, sum(o.since_s - o.i * %(bucket_s)s * o.meters)::float8 AS late_s
 FROM (
     SELECT g.node_id, CASE WHEN m.opened_at < %(start)s THEN -1 ELSE {bucket("m.opened_at")} END AS i,
-           count(*) AS meters
+           count(*) AS meters, sum(extract(epoch FROM m.opened_at - %(start)s)::float8) AS since_s
     FROM telemetry_metermark m JOIN pools_gpu g ON g.id = m.gpu_id WHERE m.opened_at < %(end)s GROUP BY 1, 2
 ) o JOIN pools_node n ON n.id = o.node_id JOIN pools_cluster c ON c.id = n.cluster_id
 WHERE %(site)s::bigint IS NULL OR c.site_id = %(site)s GROUP BY 1, 2

@@ -259,7 +259,7 @@ def _ledger(seeded: Seeded, start: datetime, rng: random.Random) -> None:
                         energy_uj=round(energy_j * 1e6),
                         gpu_us=round(energy_j / sum(parts.values()) * 10e6),
                         intensity_g_per_kwh=intensity,
-                        carbon_gco2e=energy_j / 3.6e6 * site.pue * intensity,
+                        carbon_gco2e=round(energy_j / 3.6e6 * site.pue * intensity, 6),
                     )
                 )
                 counter_j += energy_j

@@ -9,8 +9,10 @@ import math
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Any, ClassVar
 
+import msgspec
 from django.http import Http404
 from django.utils.dateparse import parse_datetime
 from drf_spectacular.types import OpenApiTypes
@@ -28,25 +30,37 @@ from telemetry.selectors.frames import INTERVAL_S, TimeRange
 
 from ..rest.base import View
 from ..rest.sampling import METHODS, reduced
-from .series_sources import SERIES, LabelledSeries, Series, SeriesRequest
+from .series_sources import SERIES, LabelledSeries, LabelledSums, Series, SeriesRequest
 
 RANGE_S, LONGEST_S = 3_600.0, 400 * 86_400.0
 POINTS, MOST_POINTS, MOST_BUCKETS = 360, 5_000, 10_000
 NICE_S = (10, 20, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
 KNOWN = ("from", "to", "site", "service", "gpu", "step", "points", "method", "format")
-COLUMNS = ("at", "labels", "unit", "value", "source")
+COLUMNS = ("at", "labels", "unit", "value", "source", "heard_share", "silent", "unknown_share")
+BESIDE = COLUMNS[5:]  # lists of a line as long as its points
+MEAN, SUM = "mean", "sum"
 
 
 class LineSerializer(serializers.Serializer):
-    """`points`: pairs of Unix seconds (the bucket's start) and a value; null is a gap."""
+    """`points`: pairs of Unix seconds (the bucket's start) and a value; null is a gap.
+
+    Lines of `energy` and `carbon` are sums, as exact decimals: nothing entered is left out. Beside each point they say
+    which share of the site's meters was heard, and whether the bucket counts as silent; those of `carbon` also which
+    share of its energy has no intensity, so that its carbon is not in the value.
+    """
 
     labels = serializers.DictField(child=serializers.CharField())
     unit = serializers.CharField()
     source = serializers.CharField()
     points = serializers.ListField(child=serializers.ListField(child=serializers.FloatField(allow_null=True)))
+    heard_share = serializers.ListField(child=serializers.FloatField(allow_null=True), required=False)
+    silent = serializers.ListField(child=serializers.BooleanField(), required=False)
+    unknown_share = serializers.ListField(child=serializers.FloatField(allow_null=True), required=False)
 
 
 class SeriesSerializer(serializers.Serializer):
+    """Buckets are whole: from `start_at` up to `end_at`, which may be later than what was asked for."""
+
     name = serializers.CharField()
     description = serializers.CharField()
     start_at = serializers.DateTimeField()
@@ -54,6 +68,15 @@ class SeriesSerializer(serializers.Serializer):
     step_s = serializers.FloatField()
     method = serializers.CharField()
     series = LineSerializer(many=True)
+
+
+class ExactJsonRenderer(JSONRenderer):
+    """JSON whose decimals are numbers with all their digits."""
+
+    def render(self, data: Any, accepted_media_type: Any = None, renderer_context: Any = None) -> bytes:
+        if not (isinstance(data, dict) and "series" in data):  # a problem
+            return bytes(super().render(data, accepted_media_type, renderer_context))
+        return msgspec.json.Encoder(decimal_format="number").encode(data)
 
 
 class CsvRenderer(BaseRenderer):
@@ -78,19 +101,23 @@ class ArrowRenderer(BaseRenderer):
     def render(self, data: Any, media_type: Any = None, context: Any = None) -> bytes:
         import polars as pl  # large, and few ask for it
 
-        types = (pl.Datetime("us", "UTC"), pl.String, pl.String, pl.Float64, pl.String)
+        value = pl.Decimal(38, 6) if data["method"] == SUM else pl.Float64
+        text = pl.String
+        types = (pl.Datetime("us", "UTC"), text, text, value, text, pl.Float64, pl.Boolean, pl.Float64)
         frame = pl.DataFrame(_rows(data), schema=dict(zip(COLUMNS, types, strict=True)), orient="row")
         out = io.BytesIO()
         frame.write_ipc_stream(out)
         return out.getvalue()
 
 
-def _rows(data: Mapping[str, Any]) -> list[tuple[datetime, str, str, float | None, str]]:
+def _rows(data: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     found = []
     for line in data["series"]:
         labels = json.dumps(line["labels"], sort_keys=True)
-        for at_s, value in line["points"]:
-            found.append((datetime.fromtimestamp(at_s, UTC), labels, line["unit"], value, line["source"]))
+        beside = zip_longest(line["points"], *(line.get(name, ()) for name in BESIDE))
+        for (at_s, value), *shares in beside:
+            at = datetime.fromtimestamp(at_s, UTC)
+            found.append((at, labels, line["unit"], value, line["source"], *shares))
     return found
 
 
@@ -99,9 +126,9 @@ def _parameter(name: str, kind: Any, words: str, **more: Any) -> OpenApiParamete
 
 
 class SeriesView(View):
-    """One series. Which there are: power, energy, carbon, intensity, slo, jain, gpu."""
+    """One series. Which there are: power, energy, carbon, carbon_rate, intensity, slo, jain, gpu."""
 
-    renderer_classes: ClassVar = [JSONRenderer, CsvRenderer, ArrowRenderer]
+    renderer_classes: ClassVar = [ExactJsonRenderer, CsvRenderer, ArrowRenderer]
 
     @extend_schema(
         operation_id="series",
@@ -122,7 +149,12 @@ class SeriesView(View):
             _parameter(
                 "points", {"type": "integer", "minimum": 2, "maximum": MOST_POINTS}, "At most about so many a line."
             ),
-            _parameter("method", str, "How: means of buckets, or what lttb or minmax choose.", enum=["mean", *METHODS]),
+            _parameter(
+                "method",
+                str,
+                "How: means of buckets, or what lttb or minmax choose. Energy and carbon are sums of buckets, always.",
+                enum=[MEAN, SUM, *METHODS],
+            ),
             _parameter("format", str, "Instead of the Accept header.", enum=["json", "csv", "arrow"]),
         ],
     )
@@ -135,33 +167,46 @@ class SeriesView(View):
         for given in query:
             if given not in KNOWN:
                 raise ValidationError({given: f"there is no such parameter; known are {', '.join(KNOWN)}"})
-        method = query.get("method") or ("mean" if "step" in query or "points" not in query else "lttb")
-        if method not in ("mean", *METHODS):
-            raise ValidationError({"method": f"one of mean, {', '.join(METHODS)}"})
+        method = _method(query, found)
         points = _number(query.get("points"), "points", 2, MOST_POINTS)
         window = _window(query, found, points, method)
         lines = found.read(_asked(request, window))
         return Response(_document(name, found, window, method, points, lines))
 
 
+def _method(query: Mapping[str, str], series: Series) -> str:
+    """Returns how the points come about. Raises ValidationError."""
+    usual = SUM if series.sums else MEAN if "step" in query or "points" not in query else "lttb"
+    method = query.get("method") or usual
+    known = (SUM,) if series.sums else (MEAN, *METHODS)
+    if method not in known:
+        why = "its values are sums, of which none may be left out; `step` or `points` makes fewer of them"
+        raise ValidationError({"method": why if series.sums else f"one of {', '.join(known)}"})
+    return method
+
+
 def _document(
     name: str, series: Series, window: TimeRange, method: str, points: int | None, lines: Any
 ) -> dict[str, Any]:
-    def thinned(line: LabelledSeries) -> list[Any]:
-        keep = line.points if method == "mean" else reduced(line.points, points or POINTS, method)
-        return [[at_s, value if value is None or math.isfinite(value) else None] for at_s, value in keep]
+    def shown(line: LabelledSeries | LabelledSums) -> dict[str, Any]:
+        found = {"labels": dict(line.labels), "unit": line.unit, "source": line.source}
+        if isinstance(line, LabelledSums):
+            beside = {name: getattr(line, name) for name in BESIDE if getattr(line, name) is not None}
+            return {**found, "points": line.points, **beside}
+        keep = line.points if method == MEAN else reduced(line.points, points or POINTS, method)
+        return {
+            **found,
+            "points": [[at_s, value if value is None or math.isfinite(value) else None] for at_s, value in keep],
+        }
 
     return {
         "name": name,
         "description": series.description,
         "start_at": datetime.fromtimestamp(window.start_s, UTC).isoformat(),
-        "end_at": datetime.fromtimestamp(window.end_s, UTC).isoformat(),
+        "end_at": datetime.fromtimestamp(window.ends_s[-1], UTC).isoformat(),
         "step_s": window.bucket_s,
         "method": method,
-        "series": [
-            {"labels": dict(line.labels), "unit": line.unit, "source": line.source, "points": thinned(line)}
-            for line in lines
-        ],
+        "series": [shown(line) for line in lines],
     }
 
 
@@ -188,7 +233,7 @@ def _window(query: Mapping[str, str], series: Series, points: int | None, method
         raise ValidationError({"from": "before `to`, and at most 400 days before it"})
     step = _number(query.get("step"), "step", int(INTERVAL_S), int(LONGEST_S))
     if step is None:
-        buckets = (points or POINTS) if method == "mean" else MOST_POINTS
+        buckets = (points or POINTS) if method in (MEAN, SUM) else MOST_POINTS
         step = next((one for one in NICE_S if one % series.step_s == 0 and (end_s - start_s) / one <= buckets), None)
         step = step or 86_400 * math.ceil((end_s - start_s) / buckets / 86_400)
     if step % series.step_s:

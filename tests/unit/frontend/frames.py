@@ -13,6 +13,7 @@ from telemetry.selectors.frames import (
     SloSeries,
     TimeRange,
 )
+from telemetry.selectors.ledger_frames import KindSums, LedgerSums, SiteSums
 
 WINDOW = TimeRange(1_000.0, 1_040.0, 10.0)  # four buckets
 
@@ -37,6 +38,19 @@ def carbon() -> CarbonFrame:
     east = SiteCarbon("east", "East", 0, (100.0, None, 200.0, 300.0), actual, forecast, "a meter", 1_040.0)
     west = SiteCarbon("west", "West", 1, (50.0,) * 4, (), (), "", None)
     return CarbonFrame(WINDOW, (east, west))
+
+
+def sums() -> LedgerSums:
+    quiet = (False,) * 4
+    east = {
+        "serving": KindSums((10_000_001, 20_000_000, None, 10_000_000), (5, None, None, 7), (0, 20_000_000, None, 0)),
+        "idle": KindSums((5_000_000, 0, None, 5_000_000), (3, 0, None, 2), (0, 0, None, 0)),
+    }
+    west = {"serving": KindSums((30_000_000,) * 4, (9,) * 4, (0,) * 4)}
+    heard = (1.0, 0.5, None, 1.0)
+    return LedgerSums(
+        WINDOW, (SiteSums("east", east, heard, (False, True, False, False)), SiteSums("west", west, (1.0,) * 4, quiet))
+    )
 
 
 def slo(attained: tuple[float | None, ...] = (1.0, 0.97, None, 0.995), target: float = 0.99) -> SloFrame:

@@ -36,7 +36,7 @@ def get(seeded, db, redis_client):
 @pytest.mark.parametrize(
     ("name", "unit"),
     [
-        *(("power", "W"), ("energy", "J"), ("carbon", "gCO2e/h"), ("intensity", "gCO2e/kWh")),
+        *(("power", "W"), ("energy", "J"), ("carbon", "gCO2e"), ("carbon_rate", "gCO2e/h"), ("intensity", "gCO2e/kWh")),
         *(("slo", "share"), ("jain", "index")),
     ],
 )
@@ -66,7 +66,7 @@ def test_csv_and_arrow_say_the_same_as_json(get):
     arrow = get("power", step=60, headers={"Accept": "application/vnd.apache.arrow.stream"})
     frame = pl.read_ipc_stream(io.BytesIO(arrow.content))
     assert frame["value"].to_list() == points
-    assert frame.columns == ["at", "labels", "unit", "value", "source"]
+    assert frame.columns == ["at", "labels", "unit", "value", "source", "heard_share", "silent", "unknown_share"]
 
 
 def test_points_bound_the_answer_when_they_are_asked_for(get):

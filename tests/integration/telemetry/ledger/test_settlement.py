@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pools.models import Node, Service
+from telemetry import selectors
 from telemetry.ledger import settled_reader, settlement, window_sources
 from telemetry.models import (
     CarbonPoint,
@@ -22,6 +23,7 @@ from telemetry.models import (
     StatementHour,
     StatementLine,
 )
+from telemetry.selectors.frames import TimeRange
 from tests.fakes import metering
 from tests.fakes.house import moment, start_instance
 from tests.fakes.metering import END, LATER, START, assert_sites_are_their_pools
@@ -303,3 +305,24 @@ def test_demand_is_charged_by_the_months_peak_quarter_when_the_tariff_has_a_char
     assert found.start_at == moment(START)
     assert found.power_w == pytest.approx(2 * 300 * 1.2, rel=1e-6)
     assert found.charge == pytest.approx(9.0 * 0.72, rel=1e-6)
+
+
+def test_carbon_of_series_is_the_lines_to_the_digit_when_an_intensity_is_revised(instance, site):
+    metering.intensity(site, START, 900.0, 401.237)
+    metering.rates(site)
+    metering.meters(instance, END + 2, power_w=lambda at_s: 300.007)
+
+    def shown_ug(step_s: float = 60.0) -> int:
+        sums = selectors.ledger_sums(TimeRange(START, END, step_s), LATER).sites
+        return sum(ug or 0 for one in sums for kind in one.kinds.values() for ug in kind.carbon_ug)
+
+    posted_ug = shown_ug()
+    assert [shown_ug(step_s) for step_s in (300.0, 900.0, 3_600.0)] == [posted_ug] * 3
+    settlement.settle(moment(LATER))
+    first_ug = StatementLine.objects.aggregate(ug=Sum("carbon_ug"))["ug"]
+    assert (shown_ug(), posted_ug) == (first_ug, first_ug)
+    metering.intensity(site, START, 300.0, 333.333, issued_s=LATER)
+    settlement.restate(moment(LATER + 10))
+    revised_ug = StatementLine.objects.aggregate(ug=Sum("carbon_ug"))["ug"]
+    assert revised_ug != first_ug
+    assert shown_ug() == revised_ug
