@@ -91,17 +91,16 @@ def page(request: HttpRequest) -> HttpResponse:
     return render(request, "frontend/configure/overrides.html", context)
 
 
-def _clock_advice(request: HttpRequest) -> list[tuple[Decision, bool]]:
-    """Returns the clock loop's newest advice for each pool where it may not act, and whether it can be approved."""
-    modes = dict(ServiceMode.objects.exclude(mode=ControlMode.ACT).values_list("service_id", "mode"))
-    if not modes:
+def _clock_advice(request: HttpRequest) -> list[Decision]:
+    """Returns the clock loop's newest advice for each pool where it may not act until a person lets clocks go down."""
+    waiting = set(ServiceMode.objects.filter(gateways_only=True).values_list("service_id", flat=True))
+    if not waiting:
         return []
     since = timezone.now() - ADVICE_SPAN
-    found = Decision.objects.filter(kind=DecisionKind.CLOCK, at__gt=since, service__in=list(modes))
+    found = Decision.objects.filter(kind=DecisionKind.CLOCK, at__gt=since, service__in=waiting)
     found = visibility.decisions(request.user, found.filter(inputs__has_key="advised_mhz"))
     newest = found.order_by("pool_id", "-at").distinct("pool_id").select_related("pool__site", "pool__request_class")
-    approving = {service for service, mode in modes.items() if mode == ControlMode.APPROVE}
-    return [(row, row.service_id in approving) for row in newest if row.pool is not None]
+    return [row for row in newest if row.pool is not None]
 
 
 def described(held: Override) -> str:

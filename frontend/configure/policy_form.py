@@ -18,7 +18,7 @@ from core.policy.presets import Policy
 from core.policy.setting_texts import SETTINGS, by_name, documented, parse, stored, text_of, value_of, without_effect
 from pools.access import audit, rights
 from pools.models import Service
-from scheduler.operations.configure import changes
+from scheduler.operations.configure import changes, consequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
             except ValidationError as error:
                 errors[""] = " ".join(error.messages)
             else:
-                messages.success(request, f"{service} runs {chosen}: all loops decide anew within seconds.")
+                messages.success(request, f"{service} has the policy {chosen} now. {consequences.taken_up(service)}")
                 return redirect("configure-policy", pk)
     rows = _rows(chosen, typed, errors)
     tuning = [row for row in rows if "." in row.name]

@@ -57,6 +57,9 @@ def policy(service: str | None, name: str | None, knobs: tuple[str, ...], as_jso
     for row in rows:
         own = ", ".join(f"{key}={text_of(value) or 'none'}" for key, value in by_name(row["overrides"]).items())
         click.echo(f"{row['service']}: {row['policy']}{f' with {own}' if own else ''}")
+        acting = row["in_force"]
+        if (acting["policy"], acting["overrides"]) != (row["policy"], row["overrides"]):
+            click.echo(f"  in force: {acting['policy']}; the control mode is not act (docs/operating.md)")
         if service:
             click.echo("".join(f"  {key} = {value}\n" for key, value in row["knobs"].items()), nl=False)
 
@@ -117,7 +120,8 @@ def _row(service: Any) -> dict[str, Any]:
         "service": service.name,
         "policy": service.policy,
         "overrides": service.knobs,
-        "knobs": _values(service.own_policy()),
+        "knobs": _values(service.configured_policy()),
+        "in_force": {"policy": service.own_policy().name, "overrides": dict(service.own_policy().overrides)},
     }
 
 

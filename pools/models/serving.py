@@ -17,7 +17,11 @@ from .fleet import Gpu, Node, Site
 
 
 class Service(models.Model):
-    """A model offered to clients under `name`, with objectives, the partition in force, and the policy that runs it."""
+    """A model offered to clients under `name`, with objectives, the partition in force, and the policy that runs it.
+
+    `policy` and `knobs` are what people configure. Where that does not act, `acting_policy` and `acting_knobs` are what
+    does: gateways, agents and loops go by these.
+    """
 
     name = models.CharField(max_length=100, unique=True, help_text="The `model` that clients send.")
     model_card = models.ForeignKey(ModelCard, on_delete=models.PROTECT, related_name="services")
@@ -40,6 +44,17 @@ class Service(models.Model):
         help_text="A preset: the policy of a paper, or GreenServe's own.",
     )
     knobs = models.JSONField(default=dict, blank=True, help_text="Knobs that are set otherwise than in the preset.")
+    acting_policy = models.CharField(
+        max_length=20,
+        blank=True,
+        default="",
+        choices=presets.choices,
+        editable=False,
+        help_text="The policy in force, where it is not the one configured. Empty: it is.",
+    )
+    acting_knobs = models.JSONField(
+        default=dict, blank=True, editable=False, help_text="The knobs of the policy in force, as `knobs`."
+    )
 
     class Meta:
         ordering = ["name"]
@@ -62,7 +77,7 @@ class Service(models.Model):
         """Raises ValidationError: the policy or a knob makes no sense, or names a partition that there is not."""
         super().clean()
         try:
-            found = self.policy_knobs()
+            found = self.configured_policy().knobs
         except ValueError as error:
             raise ValidationError({"knobs" if self.policy in presets.PRESETS else "policy": str(error)}) from None
         known = {*Partition.objects.values_list("name", flat=True), WHOLE, DYNAMO, ""}
@@ -71,12 +86,16 @@ class Service(models.Model):
                 {"knobs": f"there is no partition '{found.partition}'; known are {', '.join(sorted(known - {''}))}"}
             )
 
-    def own_policy(self) -> Policy:
-        """Returns what it runs. Raises ValueError when that makes no sense, which `clean` prevents."""
+    def configured_policy(self) -> Policy:
+        """Returns what people have configured. Raises ValueError when that makes no sense, which `clean` prevents."""
         return presets.policy(self.policy, self.knobs)
 
+    def own_policy(self) -> Policy:
+        """Returns the policy in force: what gateways, agents and loops go by."""
+        return presets.policy(self.acting_policy, self.acting_knobs) if self.acting_policy else self.configured_policy()
+
     def policy_knobs(self) -> Knobs:
-        """Returns the knobs of what it runs. Raises ValueError when that makes no sense, which `clean` prevents."""
+        """Returns the knobs of the policy in force."""
         return self.own_policy().knobs
 
 

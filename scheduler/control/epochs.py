@@ -64,10 +64,11 @@ def run(service: Service, loop: Loop, now: datetime) -> Epoch | None:
     A controller's exception is stored with the epoch: the last plan stays in force and the next epoch tries again.
     """
     overrides = active_operations.planned_around(service, now)
-    period = loop_times.times(service_policy.with_overrides(service, overrides)).of(loop)
+    own = service_policy.deciding(service)
+    period = loop_times.times(service_policy.with_overrides(own, overrides)).of(loop)
     index, meta = math.floor(now.timestamp() / period), _meta(service, loop)
     # A loop without a choice has its turn in an epoch without leaving a row.
-    signature = service_policy.signature_with(service, overrides)
+    signature = service_policy.signature_with(own, overrides)
     looked = meta.get("looked") == [period, index] and meta.get("policy") == signature
     if not (looked or _rows(service, loop, period, index).exists()):
         return _run(service, loop, index, now)
@@ -141,7 +142,8 @@ def _decide_and_apply(context: TurnContext, loop: Loop, index: int) -> Epoch | N
        too: these stay as they are until the transaction ends.
     5. Check that nobody has paused the loop while it computed, and that policy and overrides are still the context's.
     6. Read the control mode. Where decisions do not act, record this one, or offer it for approval if it changes the
-       fleet, and leave the controller's state alone: for the next epoch this one has not happened.
+       fleet, and leave the controller's state alone: for the next epoch this one has not happened. So it is, whatever
+       they are, with decisions of a policy that is not in force: gateways go by the states of the one that is.
     7. Swap the controller's state: replace it where its version is still the one that was read in 1.
     8. Carry out: close older plans that wait, write budgets, workers and decisions, then instances.
     9. Commit, and only then publish to agents and gateways, which would else act on what may be rolled back.
@@ -171,15 +173,16 @@ def _decide_and_apply(context: TurnContext, loop: Loop, index: int) -> Epoch | N
             # 4. Keep everybody else from changing plans, placements and operations.
             apply.lock()
             # 5. What people have set meanwhile goes before this decision.
-            policy = Service.objects.only("policy", "knobs").get(pk=service.pk)
-            if active_operations.is_paused(service, loop) or service_policy.signature(policy, now) != context.signature:
+            stored = Service.objects.get(pk=service.pk)
+            if active_operations.is_paused(service, loop) or service_policy.signature(stored, now) != context.signature:
                 raise Stale
             recordings.keep(epoch, notes, now)
             # 6. A decision that does not act goes on record, and no further.
             control_mode = active_operations.control_mode_of(service)
             asks = control_mode.mode == ControlMode.APPROVE and pending_plans.changes_fleet(result.effects.commands)
-            if result.effects.commands and (asks or control_mode.mode == ControlMode.ADVISE):
-                return _record_only(epoch, state, result, control_mode, now)
+            advises = control_mode.mode == ControlMode.ADVISE and bool(result.effects.commands)
+            if not control_mode.acts and (asks or advises or not service_policy.is_in_force(stored)):
+                return _record_only(epoch, state, result, control_mode if asks else None, now)
             # 7. Compare and swap.
             _swap(state, result.state)
             # 8. Carry out.
@@ -194,25 +197,26 @@ def _decide_and_apply(context: TurnContext, loop: Loop, index: int) -> Epoch | N
 
 
 def _record_only(
-    epoch: Epoch, state: ControllerState, result: Result, control_mode: ServiceMode, now: datetime
+    epoch: Epoch, state: ControllerState, result: Result, approving: ServiceMode | None, now: datetime
 ) -> Epoch:
     """Puts a decision on record that is not carried out, or not before somebody approves it."""
-    asks = control_mode.mode == ControlMode.APPROVE
-    epoch.status = Epoch.Status.WAITING if asks else Epoch.Status.ADVISED
-    epoch.save(update_fields=["status"])
-    if asks and pending_plans.still_waits(epoch.service, state, epoch.kind, result):
+    if result.effects.commands:
+        epoch.status = Epoch.Status.WAITING if approving else Epoch.Status.ADVISED
+        epoch.save(update_fields=["status"])
+    if approving and pending_plans.still_waits(epoch.service, state, epoch.kind, result):
         return epoch
     if epoch.kind == Loop.CARBON:
         decision_rows.of_service(epoch, result.effects, now)
     else:
         decision_rows.of_pools(epoch, result.effects, now)
-    if asks:
-        pending_plans.offer(epoch, state, result, control_mode, now)
+    if approving:
+        pending_plans.offer(epoch, state, result, approving, now)
     return epoch
 
 
 def carry_out(approval: Approval, now: datetime) -> bool:
-    """Carries out exactly what was approved, inside the caller's transaction and under its `apply.lock`.
+    """Carries out exactly what was approved, inside the caller's transaction and under its `apply.lock`. The policy
+    that made the plan is in force from then on.
 
     False: what the plan was made on has moved; nothing is changed. Of a carbon plan the workers follow at once, as they
     do when it acts by itself.
@@ -232,6 +236,8 @@ def carry_out(approval: Approval, now: datetime) -> bool:
         apply.apply_workers(context, commands)
         made = dict(approval.epoch.decisions.exclude(pool=None).values_list("pool_id", "pk"))
     touched = apply.apply_placement(service, context.reporting, made)
+    if not service_policy.is_in_force(service):
+        service_policy.put_in_force(service)
     Epoch.objects.filter(pk=approval.epoch_id).update(status=Epoch.Status.APPLIED)
     transaction.on_commit(lambda: _publish(touched, made))
     return True

@@ -15,6 +15,7 @@ from core.observations.fleet import dynamo_given
 from core.observations.request import engine_given
 from core.observations.request.request_configs import itl_limit_s
 from core.policy.knobs import Knobs
+from core.policy.presets import Policy
 from core.policy.tuning import Tuning
 from core.ports import EngineLimits, EngineOptions
 from core.types import Limits, Loop
@@ -34,31 +35,47 @@ _REQUEST_KNOBS = [name for name in wire.RequestPolicy.__struct_fields__ if name 
 ENGINE_OPTIONS = EngineOptions("priority", preempt_for_waiting=True)
 
 
-def with_overrides(service: Service, overrides: Iterable[Override]) -> Knobs:
-    """Returns the knobs that the policy sets, with the partition that an override pins."""
-    own, name = service.policy_knobs(), active_operations.partition_of(overrides)
-    return own if name is None else replace(own, partition=name)
+def with_overrides(policy: Policy, overrides: Iterable[Override]) -> Knobs:
+    """Returns the knobs that a policy sets, with the partition that an override pins."""
+    name = active_operations.partition_of(overrides)
+    return policy.knobs if name is None else replace(policy.knobs, partition=name)
 
 
 def of(service: Service) -> Knobs:
-    """Returns the service's knobs at this moment."""
-    return with_overrides(service, active_operations.planned_around(service))
+    """Returns the knobs of the service's policy in force, at this moment."""
+    return with_overrides(service.own_policy(), active_operations.planned_around(service))
 
 
-def signature_with(service: Service, overrides: Iterable[Override]) -> str:
+def deciding(service: Service) -> Policy:
+    """Returns the policy that the service's loops run: the one in force, or, where that does not act by itself, the one
+    configured, whose plans are shown or wait for approval.
+    """
+    if not service.acting_policy or active_operations.acts(service):
+        return service.own_policy()
+    return service.configured_policy()
+
+
+def is_in_force(service: Service) -> bool:
+    """Says whether the policy that is configured is the one in force."""
+    acting = (service.acting_policy, service.acting_knobs)
+    return not service.acting_policy or acting == (service.policy, service.knobs)
+
+
+def signature_with(policy: Policy, overrides: Iterable[Override]) -> str:
     """Changes with whatever the loops are to decide anew for: the policy, and the overrides that are in force."""
-    own, keys = [service.policy, service.knobs], [item.pk for item in overrides]
+    own, keys = [policy.name, policy.overrides], [item.pk for item in overrides]
     return json.dumps([*own, keys] if keys else own, sort_keys=True)
 
 
 def signature(service: Service, now: datetime | None = None) -> str:
-    """Returns the signature at `now`, or at this moment."""
-    return signature_with(service, active_operations.planned_around(service, now))
+    """Returns the signature of what the loops run, at `now` or at this moment."""
+    return signature_with(deciding(service), active_operations.planned_around(service, now))
 
 
 @transaction.atomic
 def change(service: Service, name: str, overrides: Mapping[str, Any]) -> Knobs:
-    """Gives the service a policy. The loops take it up when `taken_up` is next asked.
+    """Configures a policy. In the control mode act the loops take it up when `taken_up` is next asked; else the policy
+    in force stays.
 
     Raises:
         ValidationError: The name or a knob makes no sense; nothing is changed.
@@ -70,6 +87,12 @@ def change(service: Service, name: str, overrides: Mapping[str, Any]) -> Knobs:
     knobs = of(service)
     provide(service, knobs)
     return knobs
+
+
+def put_in_force(service: Service) -> None:
+    """Puts the policy that is configured in force beside a control mode in which it does not act by itself."""
+    service.acting_policy, service.acting_knobs = service.policy, service.knobs
+    service.save(update_fields=["acting_policy", "acting_knobs"])
 
 
 def provide(service: Service, knobs: Knobs) -> None:
@@ -144,7 +167,10 @@ def _request_tuning(tuning: Tuning) -> wire.RequestTuning:
 
 
 def clock_rule(knobs: Knobs, tuning: Tuning, paused: bool = False, advise: bool = False) -> wire.ClockPolicy:
-    """Returns the service's clock rule, with the figures that settings give for all. `advise`: it sets no clock."""
+    """Returns the service's clock rule, with the figures that settings give for all.
+
+    `advise`: it sets no clock below the top.
+    """
     loop = settings.GREENSERVE_LOOPS["clock"]
     own = {
         "policy": knobs.clock,

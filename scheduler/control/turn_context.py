@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from core.policy.knobs import Knobs
+from core.policy.presets import Policy
 from core.policy.tuning import Tuning
 from core.types import CarbonPlan, Loop
 from pools.models import Partition, Pool, Service
@@ -24,7 +25,7 @@ from scheduler.models import ControllerState
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """A service at one moment. `family`: of its policy. `knobs`: with the partition that an override pins.
+    """A service at one moment, and the policy that its loops run. `knobs`: with the partition that an override pins.
 
     `signature`: changes with whatever the loops are to decide anew for. `drained`: the sites that people drain, by id.
     `reporting`: the nodes that report. `plan`: the carbon plan in force. `pools`: those of the partition in force.
@@ -32,9 +33,8 @@ class TurnContext:
 
     service: Service
     now: datetime
-    family: str
+    policy: Policy
     knobs: Knobs
-    tuning: Tuning
     signature: str
     times: LoopTimes
     pins: tuple[Pin, ...]
@@ -42,6 +42,14 @@ class TurnContext:
     reporting: frozenset[str]
     plan: CarbonPlan | None
     pools: tuple[Pool, ...]
+
+    @property
+    def family(self) -> str:
+        return self.policy.family
+
+    @property
+    def tuning(self) -> Tuning:
+        return self.policy.tuning
 
     def with_plan(self, plan: CarbonPlan | None, partition: Partition, pools: Iterable[Pool]) -> TurnContext:
         """Returns the context as it will be once a plan is carried out, with the partition and the pools of then."""
@@ -54,15 +62,15 @@ class TurnContext:
 def resolve(service: Service, now: datetime, reporting: Iterable[str]) -> TurnContext:
     """Reads what is in force at `now`."""
     overrides = active_operations.planned_around(service, now)
-    knobs, own = service_policy.with_overrides(service, overrides), service.own_policy()
+    own = service_policy.deciding(service)
+    knobs = service_policy.with_overrides(own, overrides)
     active = service.pools.filter(request_class__partition=service.partition_id)
     return TurnContext(
         service=service,
         now=now,
-        family=own.family,
+        policy=own,
         knobs=knobs,
-        tuning=own.tuning,
-        signature=service_policy.signature_with(service, overrides),
+        signature=service_policy.signature_with(own, overrides),
         times=loop_times.times(knobs, own.tuning.eq1.steps),
         pins=active_operations.pins_of(overrides),
         drained=active_operations.drained_of(overrides),

@@ -15,18 +15,26 @@ from .decisions import ControllerState, Decision, Epoch
 
 
 class ControlMode(models.TextChoices):
-    """Says whether a service's decisions are carried out."""
+    """Says what becomes of the decisions of the policy that a service has configured."""
 
     ACT = "act", "act: decisions are carried out"
-    ADVISE = "advise", "advise: decisions are made and shown, and not carried out"
-    APPROVE = "approve", "approve: decisions wait until a person approves them"
+    ADVISE = "advise", "advise: the policy in force goes on, and what the configured one would do is shown beside it"
+    APPROVE = "approve", "approve: plans of the configured policy wait until a person approves them"
 
 
 class ServiceMode(models.Model):
-    """The control mode of a service's slow loops; without a row their decisions act."""
+    """The control mode of a service; without a row its policy acts.
+
+    A change of the control mode alone changes nothing that acts, but for `act` itself: the policy in force stays
+    (`Service.acting_policy`). `gateways_only`: no loop of that has acted yet, so that only gateways go by it.
+    """
 
     service = models.OneToOneField(Service, on_delete=models.CASCADE, related_name="mode")
     mode = models.CharField(max_length=8, choices=ControlMode, default=ControlMode.ACT)
+    gateways_only = models.BooleanField(
+        default=False,
+        help_text="The loops of the policy in force have not acted yet: its clocks stay at the top, its plans wait.",
+    )
     approve_within_s = models.FloatField(default=900.0, help_text="A decision that nobody approved by then lapses.")
     changed_at = models.DateTimeField(auto_now=True)
     changed_by = models.ForeignKey(
@@ -38,6 +46,11 @@ class ServiceMode(models.Model):
 
     def __str__(self) -> str:
         return f"{self.service}: {self.mode}"
+
+    @property
+    def acts(self) -> bool:
+        """Says whether the loops of the policy in force carry out what they decide."""
+        return self.mode == ControlMode.ACT or (self.mode == ControlMode.ADVISE and not self.gateways_only)
 
 
 class Intervention(models.Model):

@@ -1,4 +1,4 @@
-"""Pauses of a service's loops, and its control mode: whether decisions act, are only shown, or wait for approval.
+"""Pauses of a service's loops, and its control mode: whether the configured policy acts, advises or asks.
 
 Each is a change of its own on the audit trail. The loops read them in `control.active_operations`; a loop that
 computes meanwhile finds out before it changes anything, since this happens under `apply.lock`.
@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from pools.access import audit
 from pools.access.audit import Actor
-from pools.models import Service
-from scheduler.control import active_operations, pending_plans
+from pools.models import Instance, Service
+from scheduler.control import active_operations, epochs, pending_plans, service_policy
 from scheduler.control.apply import apply
 from scheduler.models import ControlMode, LoopPause, ServiceMode
 
@@ -81,9 +81,11 @@ def resume(actor: Actor, paused: LoopPause) -> LoopPause:
 
 @transaction.atomic
 def set_control_mode(actor: Actor, service: Service, mode: str, approve_within_s: float | None = None) -> ServiceMode:
-    """Sets whether decisions of the service's carbon, scale and shard loops act, are only shown, or wait for approval.
+    """Sets whether the policy that is configured acts, advises beside the one in force, or asks for approval.
 
-    Its clocks act in the first only: else they stay at the top, but for what `let_clocks_down` approves.
+    Only `act` changes what acts: it puts the configured policy in force. With any other control mode the policy that
+    was in force stays so. Where none of its loops has acted yet, only gateways go by it: clocks stay at the top, but
+    for what `let_clocks_down` allows.
 
     Raises:
         ValidationError: No such control mode, or no time to approve in.
@@ -94,15 +96,36 @@ def set_control_mode(actor: Actor, service: Service, mode: str, approve_within_s
     apply.lock()
     control_mode = active_operations.control_mode_of(service)
     before = audit.values(control_mode) if control_mode.pk else None
+    acted = control_mode.mode == ControlMode.ACT
     control_mode.mode, control_mode.changed_by = mode, actor.user
+    if mode == ControlMode.ACT:
+        control_mode.gateways_only = False
+    elif acted:
+        control_mode.gateways_only = not _has_acted(service)
     if approve_within_s is not None:
         control_mode.approve_within_s = approve_within_s
     if not 0 < control_mode.approve_within_s < math.inf:
         raise ValidationError({"approve_within_s": "above 0 seconds"})
     control_mode.full_clean()
     control_mode.save()
+    _keep_in_force(service, acts=mode == ControlMode.ACT, acted=acted)
     if mode != ControlMode.APPROVE:
         pending_plans.supersede(service, None, f"The service's control mode is {mode} now.", now)
     audit.record(actor, "mode", control_mode, before, audit.values(control_mode))
     records.publish_later()
     return control_mode
+
+
+def _has_acted(service: Service) -> bool:
+    """Says whether the service's loops have carried out anything: there is a plan, or an instance that was placed."""
+    return epochs.has_plan(service) or Instance.objects.filter(pool__service=service, node__isnull=False).exists()
+
+
+def _keep_in_force(service: Service, *, acts: bool, acted: bool) -> None:
+    """Keeps the policy that acts until now in force; where the configured one acts, no other is in force."""
+    service.refresh_from_db()
+    if acts:
+        service.acting_policy, service.acting_knobs = "", {}
+        service.save(update_fields=["acting_policy", "acting_knobs"])
+    elif acted:
+        service_policy.put_in_force(service)

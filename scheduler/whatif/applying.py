@@ -17,7 +17,8 @@ from core.simulator.fields import ScenarioError
 from pools.access import audit
 from pools.access.audit import Actor
 from pools.models import Service
-from scheduler.models import ControlMode, ServiceMode, StudyRun
+from scheduler.models import ControlMode, StudyRun
+from scheduler.operations import pauses
 from scheduler.operations.configure import changes
 
 from . import scenario_documents, studies
@@ -51,29 +52,19 @@ def of(run: StudyRun) -> Application:
 
 @transaction.atomic
 def apply(actor: Actor, run: StudyRun, service: Service, advise: bool = True) -> Application:
-    """Sets the service's policy, with its control mode to advise first where asked. Audited.
+    """Sets the service's policy, after its control mode to advise where asked: then the one in force stays. Audited.
 
     Raises:
         BadStudy: There is no such policy live, or the service cannot have it; the words say why.
         PermissionDenied: The actor may not change services.
     """
     found = of(run)
+    if advise:
+        pauses.set_control_mode(actor, service, ControlMode.ADVISE)
     service.policy, service.knobs = found.policy, dict(found.knobs)
     try:
         changes.update(actor, service)
     except ValidationError as error:
         raise BadStudy("service", " ".join(error.messages)) from None
-    if advise:
-        _advise(actor, service)
     audit.record(actor, "applied", run.study, None, {"run": run.label, "service": service.name, "advise": advise})
     return found
-
-
-def _advise(actor: Actor, service: Service) -> None:
-    control_mode, _ = ServiceMode.objects.select_for_update().get_or_create(service=service)
-    if control_mode.mode == ControlMode.ADVISE:
-        return
-    before = audit.values(control_mode)
-    control_mode.mode, control_mode.changed_by = ControlMode.ADVISE, actor.user
-    control_mode.save()
-    audit.record(actor, "changed", control_mode, before, audit.values(control_mode))

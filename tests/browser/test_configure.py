@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from pools.models import AuditEntry, Service, Site
 from scheduler.control import pending_plans
-from scheduler.models import Approval, ControllerState, Decision, Epoch, LoopPause, Override
+from scheduler.models import Approval, ControllerState, Decision, Epoch, LoopPause, Override, ServiceMode
 from tests.fakes import seed
 
 
@@ -119,8 +119,8 @@ def test_clocks_only_advise_until_a_floor_is_approved(operator: Page, fleet: see
     )
     operator.goto("/overrides/")
     expect(operator.get_by_text("Advice, not carried out")).to_have_count(0)  # it acts: there is nothing to approve
-    operator.get_by_label(f"Control mode of {fleet.service}").select_option("approve")
-    expect(operator.locator(".messages")).to_contain_text("wait until a person approves", timeout=30_000)
+    ServiceMode.objects.create(service=fleet.service, mode="approve", gateways_only=True)
+    operator.reload()
     floor = operator.get_by_role("form", name=re.compile("^Let clocks of"))
     expect(floor.get_by_label("Approve down to")).to_have_value("1310")
     floor.get_by_label("Approve down to").fill("5")

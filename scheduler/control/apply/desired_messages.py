@@ -20,7 +20,6 @@ from pools import wire
 from pools.models import Instance, InstanceGpu, Node, Pool, Service
 from scheduler.control import active_operations, service_policy
 from scheduler.control.apply import fleet_messages
-from scheduler.models import ControlMode
 
 
 def clock_policy() -> wire.ClockPolicy:
@@ -83,12 +82,11 @@ class _ServiceSettings:
     knobs: Knobs
     objectives: Limits
     pool_limits: Mapping[int, Limits]  # by class, where others' requests come to its pools
-    control_mode: str
 
     @classmethod
     def of(cls, service: Service) -> _ServiceSettings:
-        knobs, control_mode = service_policy.of(service), active_operations.control_mode_of(service).mode
-        paused, advise = active_operations.is_paused(service, Loop.CLOCK), control_mode != ControlMode.ACT
+        knobs, advise = service_policy.of(service), active_operations.control_mode_of(service).gateways_only
+        paused = active_operations.is_paused(service, Loop.CLOCK)
         tuning = service.own_policy().tuning
         rule = service_policy.clock_rule(knobs, tuning, paused, advise)
         slo = fleet_messages.objectives(service)
@@ -97,13 +95,11 @@ class _ServiceSettings:
         classes = service.partition.classes.all()
         of_classes = (class_limits(objectives, own.thresholds, knobs) for own in classes)
         engine_limits = service_policy.engine_limits(knobs, tuning, of_classes)
-        return cls(rule, engine_limits, knobs, objectives, limits, control_mode)
+        return cls(rule, engine_limits, knobs, objectives, limits)
 
     def down_to(self, floor_mhz: float) -> _ServiceSettings:
-        """Where clocks wait for approval, a floor is what has been approved; where they only advise it changes
-        nothing."""
-        advise = self.control_mode == ControlMode.ADVISE
-        return replace(self, clock=msgspec.structs.replace(self.clock, advise=advise, floor_mhz=floor_mhz))
+        """Where clocks stay at the top, a floor is a person's word that they may go down as far as that."""
+        return replace(self, clock=msgspec.structs.replace(self.clock, advise=False, floor_mhz=floor_mhz))
 
 
 def _pool_limits(service: Service, slo: Limits, knobs: Knobs, hands_on: Mapping[str, float]) -> dict[int, Limits]:

@@ -102,7 +102,8 @@ def _claims(
 def _acts(service: Service) -> bool:
     """Says whether the service's plans are carried out, now or when somebody approves them."""
     paused = any(active_operations.is_paused(service, loop) for loop in (Loop.CARBON, Loop.SCALE))
-    return not paused and active_operations.control_mode_of(service).mode != ControlMode.ADVISE
+    control_mode = active_operations.control_mode_of(service)
+    return not paused and (control_mode.acts or control_mode.mode == ControlMode.APPROVE)
 
 
 @dataclass(slots=True)

@@ -173,9 +173,9 @@ def static_step(turn: LoopTurn) -> Result:
         within = bool(present) and all(count <= most.get(kind, 0) for kind, count in own.items())
         if present != planned and not (within and context.knobs.shard != "off"):
             move = f"{workers_text(present)} -> {workers_text(planned)}"
-            text = f"{pool_name(key)}: {move}, the plan's instances, which policy {context.service.policy} keeps."
+            text = f"{pool_name(key)}: {move}, the plan's instances, which policy {context.policy.name} keeps."
             decisions.append(PoolDecision(key, planned, True, Rationale(Reason.POLICY, text)))
-    text = f"Policy {context.service.policy} keeps the plan's instances: the scale loop has nothing to decide."
+    text = f"Policy {context.policy.name} keeps the plan's instances: the scale loop has nothing to decide."
     commands = tuple(ScaleTo(own.pool, own.workers) for own in decisions)
     effects = Effects(commands, None, Rationale(Reason.POLICY, text), tuple(decisions))
     return Result(effects, {}, no_op=True)
@@ -204,5 +204,5 @@ def mix_step(turn: LoopTurn) -> Result:
 
 
 def off_step(turn: LoopTurn) -> Result:
-    text = f"Policy {turn.context.service.policy} changes no TP degree by a mix: the shard loop has nothing to decide."
+    text = f"Policy {turn.context.policy.name} changes no TP degree by a mix: the shard loop has nothing to decide."
     return Result(Effects((), None, Rationale(Reason.POLICY, text)), {}, no_op=True)

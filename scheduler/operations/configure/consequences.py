@@ -36,8 +36,10 @@ from pools.models import (
     Slo,
     SloMetric,
 )
+from scheduler.control import active_operations
 from scheduler.control.snapshot import published_profiles
 from scheduler.control.snapshot.snapshot import limits_of
+from scheduler.models import ControlMode
 from telemetry.models import CarbonFeed, GpuRate, Pue, Tariff
 from telemetry.models.rates import Version
 
@@ -223,7 +225,7 @@ def _service(service: Service) -> Iterator[Consequence]:
         text = f"Pools change with the partition: up to {live} instances start anew or change their pool."
         yield Consequence("warning", "partition", text)
     if before and (before.policy, before.knobs) != (service.policy, service.knobs):
-        yield Consequence("info", "policy", "All loops decide anew within seconds, under the new policy.")
+        yield Consequence("info", "policy", taken_up(service))
         yield from _settings(service)
     if not before and service.expected_rps is None:
         text = "Without a load to plan for, the first plan is for next to nothing until requests were seen."
@@ -234,11 +236,22 @@ def _service(service: Service) -> Iterator[Consequence]:
 
 def _settings(service: Service) -> Iterator[Consequence]:
     try:
-        service.own_policy()
+        service.configured_policy()
     except ValueError:
         return  # the form says what is wrong
     for text in without_effect(service.knobs):
         yield Consequence("warning", "knobs", text)
+
+
+def taken_up(service: Service) -> str:
+    """Says what becomes of a policy that is configured, by the control mode."""
+    control_mode = active_operations.control_mode_of(service)
+    match control_mode.mode:
+        case ControlMode.ADVISE:
+            return "It advises: nothing that acts changes, and what it would do is shown beside what is in force."
+        case ControlMode.APPROVE:
+            return "Its plans wait for approval: until one is approved, nothing that acts changes."
+    return "All loops decide anew within seconds, under the new policy."
 
 
 def _live(service: Service) -> int:

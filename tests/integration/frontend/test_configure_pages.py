@@ -148,7 +148,7 @@ def test_clock_advice_can_be_approved_down_to_a_floor(service, admin_client):
     values = {"service": service, "pool": pool, "reason": "slack", "summary": words, "inputs": {"advised_mhz": 1310.0}}
     Decision.objects.create(kind="clock", at=timezone.now(), **values)
     assert words not in admin_client.get(reverse("overrides")).content.decode()  # it acts
-    ServiceMode.objects.update_or_create(service=service, defaults={"mode": "approve"})
+    ServiceMode.objects.update_or_create(service=service, defaults={"mode": "approve", "gateways_only": True})
     page = admin_client.get(reverse("overrides")).content.decode()
     assert words in page
     assert 'name="floor_mhz" type="number" min="1" required value="1310"' in page

@@ -14,7 +14,7 @@ from pools.models import AuditEntry, Instance, Membership, Node, Partition, Site
 from scheduler import tasks
 from scheduler.control import active_operations, epochs, pending_plans, service_policy
 from scheduler.control.steps.policy_steps import Result
-from scheduler.models import Approval, ControllerState, Decision, Epoch, LoopPause, Override
+from scheduler.models import Approval, ControllerState, Decision, Epoch, LoopPause, Override, ServiceMode
 from scheduler.operations import approvals, overrides, pauses, undoing
 from tests.fakes.house import refresh_feeds, report_all, requests_came
 
@@ -117,9 +117,6 @@ def test_nobody_is_asked_when_hand_down_alone_changes(service, redis_client, ope
         epochs.run(service, loop, now)
     shares, before = hand_down(0.9), workers(service)
     assert shares["cluster/SS"] not in (0.0, 0.9)
-    pauses.set_control_mode(operator, service, "advise")
-    advised = epochs.run_now(service, later(redis_client, now))
-    assert {epoch.status for epoch in advised if epoch.kind == "scale"} == {"advised"}
     pauses.set_control_mode(operator, service, "approve")
     at = later(redis_client, now, 62)
     epochs.run_now(service, at)
@@ -249,7 +246,7 @@ def test_clock_is_published_to_agents_when_it_is_fixed(service, redis_client, op
         overrides.fix_clock(operator, instance.pool, 9000.0, until, "too fast")
 
 
-def test_agents_only_advise_until_a_floor_is_approved_when_decisions_wait(service, redis_client, operator, now):
+def test_clocks_stay_at_the_top_until_a_floor_is_approved_when_no_loop_has_acted(service, redis_client, operator, now):
     epochs.run(service, Loop.CARBON, now)
     pool, until = Instance.objects.first().pool, timezone.now() + timedelta(hours=1)
 
@@ -257,16 +254,16 @@ def test_agents_only_advise_until_a_floor_is_approved_when_decisions_wait(servic
         tasks.publish()
         return {(item.pool_id == pool.pk, item.clock.advise, item.clock.floor_mhz) for item in desired(redis_client)}
 
-    assert {advise for _, advise, _ in published()} == {False}
     pauses.set_control_mode(operator, service, "approve")
+    assert {advise for _, advise, _ in published()} == {False}
+    ServiceMode.objects.update(gateways_only=True)
     assert {advise for _, advise, _ in published()} == {True}
     override = overrides.let_clocks_down(operator, pool, 900.0, until, "quiet night")
     assert (True, False, 900.0) in published()
     assert {advise for mine, advise, _ in published() if not mine} <= {True}
     pauses.set_control_mode(operator, service, "advise")
-    assert {advise for _, advise, _ in published()} == {True}
+    assert (True, False, 900.0) in published()
     overrides.end(operator, override)
-    pauses.set_control_mode(operator, service, "approve")
     assert {(advise, floor) for _, advise, floor in published()} == {(True, None)}
     with pytest.raises(ValidationError, match="from 210 to"):
         overrides.let_clocks_down(operator, pool, 1.0, until, "too slow")
