@@ -57,7 +57,9 @@ def slo(frame: SloFrame) -> str:
 
 
 def jain(frame: JainFrame) -> str:
-    classes: list[Column] = [(f"class_{name}_jain", values) for name, values in frame.classes.items()]
+    classes: list[Column] = [
+        (f"{service}_class_{name}_jain", values) for (service, name), values in frame.classes.items()
+    ]
     return _csv(frame.time_range, [("tenants_jain", frame.tenants), *classes])
 
 

@@ -109,13 +109,14 @@ class TenantRollup(models.Model):
 
 
 class LengthRollup(models.Model):
-    """Answers of a class about as long as each other that ended in [start_at, start_at + step_s).
+    """Answers of a service's class about as long as each other that ended in [start_at, start_at + step_s).
 
     `length`: the number of the length's bin (`telemetry.storage.sql.length_rollups.LENGTH`).
     """
 
     step_s = models.IntegerField()
     start_at = models.DateTimeField()
+    service = models.CharField(max_length=100)
     request_class = models.CharField(max_length=20)
     length = models.IntegerField()
     requests = models.IntegerField()
@@ -124,7 +125,7 @@ class LengthRollup(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["step_s", "start_at", "request_class", "length"], name="length_rollup_once"
+                fields=["step_s", "start_at", "service", "request_class", "length"], name="length_rollup_once"
             ),
         ]
 

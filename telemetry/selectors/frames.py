@@ -169,13 +169,16 @@ class SloFrame:
 
 @dataclass(frozen=True, slots=True)
 class JainFrame:
-    """Jain's index across tenants and, per request class, across quartiles of output length (FREESH C.2)."""
+    """Jain's index across tenants and, for each class of a service, across quartiles of output length (FREESH C.2).
+
+    `classes`: by service and class.
+    """
 
     time_range: TimeRange
     rolling_s: float
     tenants: Values
     overall: float | None
-    classes: dict[str, Values] = field(default_factory=dict)
+    classes: dict[tuple[str, str], Values] = field(default_factory=dict)
     last_end_s: float | None = None
 
 

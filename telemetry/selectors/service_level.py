@@ -77,20 +77,21 @@ HAVING sum(output_tokens) > 0
 # By length of the answer, so that each rolling window's quartiles of length can be cut from counts.
 LENGTHS_SQL = f"""
 WITH {ENDED}
-SELECT request_class, i, {LENGTH} AS length, count(*) AS requests, sum(timely_tokens) AS timely
-FROM ended WHERE {ANSWERED} GROUP BY 1, 2, 3
+SELECT service, request_class, i, {LENGTH} AS length, count(*) AS requests, sum(timely_tokens) AS timely
+FROM ended WHERE {ANSWERED} GROUP BY 1, 2, 3, 4
 """
 LENGTHS_ROLLUP_SQL = f"""
-SELECT request_class, {bucket("start_at")} AS i, length, sum(requests) AS requests, sum(timely_tokens) AS timely
+SELECT service, request_class, {bucket("start_at")} AS i, length, sum(requests) AS requests,
+       sum(timely_tokens) AS timely
 FROM telemetry_lengthrollup
-WHERE step_s = %(step_s)s AND start_at >= %(since)s AND start_at < %(until)s GROUP BY 1, 2, 3
+WHERE step_s = %(step_s)s AND start_at >= %(since)s AND start_at < %(until)s GROUP BY 1, 2, 3, 4
 HAVING sum(requests) > 0
 """
 # A class's columns as arrays: some ten thousand values are read faster than as many rows.
 CLASSES_SQL = """
-SELECT request_class, array_agg(i) AS i, array_agg(length) AS length, array_agg(requests::int) AS requests,
+SELECT service, request_class, array_agg(i) AS i, array_agg(length) AS length, array_agg(requests::int) AS requests,
        array_agg(timely::float8) AS timely
-FROM ({lengths}) lengths GROUP BY 1 ORDER BY 1
+FROM ({lengths}) lengths GROUP BY 1, 2 ORDER BY 1, 2
 """
 
 
@@ -167,7 +168,7 @@ def _tenant_index(shares: Iterable[tuple[int, int]]) -> float | None:
 
 
 def fairness(time_range: TimeRange) -> JainFrame:
-    """Returns Jain's index across tenants, and within each class across quartiles of output length. Two queries."""
+    """Returns Jain's index across tenants, and within each service's class across quartiles of length. Two queries."""
     roll, params = _rolling(time_range)
     timely, output = _tenants(params)
     t = [_rolled(timely[tenant], roll, time_range.count) for tenant in timely]
@@ -207,14 +208,15 @@ def _total(counts: dict[int, int]) -> int:
     return sum(count for i, count in counts.items() if i >= 0)
 
 
-def _classes(params: dict[str, object], roll: int, count: int) -> dict[str, Values]:
-    """Returns FREESH eq. 9, Jain's index over quartiles, per class and bucket; None for fewer requests than quartiles.
+def _classes(params: dict[str, object], roll: int, count: int) -> dict[tuple[str, str], Values]:
+    """Returns FREESH eq. 9, Jain's index over quartiles, per service and class, and bucket.
 
-    Where a quartile ends among answers of about one length, these count by their mean.
+    It is None for fewer requests than quartiles. Where a quartile ends among answers of about one length, these count by
+    their mean.
     """
     lengths = LENGTHS_ROLLUP_SQL if params["step_s"] in STEPS_S else LENGTHS_SQL
     return {
-        row.request_class: _timely_jain(
+        (row.service, row.request_class): _timely_jain(
             _over(row.length, row.i, row.requests, roll, count), _over(row.length, row.i, row.timely, roll, count)
         )
         for row in rows(CLASSES_SQL.format(lengths=lengths), params)

@@ -143,7 +143,7 @@ class SeriesView(View):
             _parameter("from", OpenApiTypes.DATETIME, "The start; an hour before the end where it is left out."),
             _parameter("to", OpenApiTypes.DATETIME, "The end; now where it is left out."),
             _parameter("site", str, "Only this site."),
-            _parameter("service", str, "Only this service (slo)."),
+            _parameter("service", str, "Only this service (slo; of jain the classes)."),
             _parameter("gpu", str, "The GPU's uuid (gpu)."),
             _parameter("step", {"type": "integer", "minimum": 10}, "Length of a bucket in seconds: multiples of 10."),
             _parameter(

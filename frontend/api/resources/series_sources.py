@@ -140,10 +140,10 @@ def _slo(asked: SeriesRequest) -> Iterable[LabelledSeries]:
 def _jain(asked: SeriesRequest) -> Iterable[LabelledSeries]:
     frame = selectors.fairness(asked.window)
     yield LabelledSeries({"across": "tenants"}, "index", REQUESTS, _points(asked.window, frame.tenants))
-    for name, values in frame.classes.items():
-        yield LabelledSeries(
-            {"across": "lengths", "request_class": name}, "index", REQUESTS, _points(asked.window, values)
-        )
+    for (service, name), values in frame.classes.items():
+        if asked.service in (None, service):
+            labels = {"across": "lengths", "service": service, "request_class": name}
+            yield LabelledSeries(labels, "index", REQUESTS, _points(asked.window, values))
 
 
 def _gpu(asked: SeriesRequest) -> Iterable[LabelledSeries]:
@@ -179,6 +179,6 @@ SERIES: Mapping[str, Series] = {
     ),
     "intensity": Series("Carbon intensity of each site's grid: actual, and the newest forecast after it.", _intensity),
     "slo": Series("Share of requests within each objective of each service, over a rolling window.", _slo),
-    "jain": Series("Jain's index across tenants, and within each class across lengths of answers.", _jain),
+    "jain": Series("Jain's index across tenants, and within each class of a service across lengths.", _jain),
     "gpu": Series("One GPU's power, clock and temperature.", _gpu, 60.0),
 }

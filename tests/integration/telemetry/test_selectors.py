@@ -25,6 +25,7 @@ from tests.oracles.timely_jain import freesh_timely_jain
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 WINDOW = TimeRange.last(900.0, NOW.timestamp())
+SERVICE = "llama3-70b"
 
 
 @pytest.fixture
@@ -198,14 +199,14 @@ def test_fairness_equals_the_core_functions_when_all_requests_lie_in_one_window(
     assert frame.overall == pytest.approx(jain(shares))
     assert frame.tenants[-1] == pytest.approx(jain(shares))
     expected = freesh_timely_jain(output, timely)
-    assert frame.classes["LL"][-1] == pytest.approx(expected, abs=0.005), "but for lengths that count as one"
+    assert frame.classes[SERVICE, "LL"][-1] == pytest.approx(expected, abs=0.005), "but for lengths that count as one"
     assert selectors.tenant_fairness(WINDOW) == frame.overall
 
 
 def test_class_has_no_index_when_it_has_fewer_requests_than_quartiles(fleet):
     for n in range(3):
         record(fleet, n, NOW - timedelta(seconds=20), request_class="SS", output_tokens=5, timely_tokens=5)
-    assert set(selectors.fairness(WINDOW).classes["SS"]) == {None}
+    assert set(selectors.fairness(WINDOW).classes[SERVICE, "SS"]) == {None}
 
 
 def test_power_now_ignores_stale_samples_and_counts_silent_gpus(fleet):

@@ -59,4 +59,4 @@ def slo(attained: tuple[float | None, ...] = (1.0, 0.97, None, 0.995), target: f
 
 
 def jain() -> JainFrame:
-    return JainFrame(WINDOW, 120.0, (None, 0.9, 0.95, 1.0), 0.95, {"SS": (None, None, 0.8, 0.9)}, 1_035.0)
+    return JainFrame(WINDOW, 120.0, (None, 0.9, 0.95, 1.0), 0.95, {("chat", "SS"): (None, None, 0.8, 0.9)}, 1_035.0)

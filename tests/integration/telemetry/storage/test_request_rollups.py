@@ -1,7 +1,7 @@
 """Sums of request records: the same figures as the records themselves give, whatever comes late or twice."""
 
 import random
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from unittest.mock import patch
 
 import pytest
@@ -110,7 +110,7 @@ def test_sums_made_from_the_records_are_those_that_were_kept_up(tenants):
 COLUMNS = {
     SloRollup: ("step_s", "start_at", "service", "kind", "judged", "within", "until"),
     TenantRollup: ("step_s", "start_at", "tenant_id", "timely_tokens", "output_tokens"),
-    LengthRollup: ("step_s", "start_at", "request_class", "length", "requests", "timely_tokens"),
+    LengthRollup: ("step_s", "start_at", "service", "request_class", "length", "requests", "timely_tokens"),
 }
 
 
@@ -130,4 +130,30 @@ def test_quartiles_of_a_rolling_window_are_those_of_its_requests(tenants):
     request_records.insert(rows, request_records.Objectives())
     frame = selectors.fairness(TimeRange(START - 200.0, START, 10.0))
     expected = freesh_timely_jain([r.output_tokens for r in rows], [r.timely_tokens for r in rows])
-    assert frame.classes["LL"][-1] == pytest.approx(expected, abs=0.005), "but for lengths that count as one"
+    assert frame.classes["llama3-70b", "LL"][-1] == pytest.approx(expected, abs=0.005), (
+        "but for lengths that count as one"
+    )
+
+
+@pytest.mark.parametrize("read", [nullcontext, from_records])
+def test_classes_of_one_name_are_each_services_own(tenants, read):
+    """One service brings all lengths in time, the other none of the long ones: only the latter is uneven."""
+    rows = [
+        request_row(
+            request_id=f"{service}-{length}",
+            started_at_s=START - 60.0,
+            service=service,
+            request_class="LL",
+            output_tokens=length,
+            timely_tokens=100 if service == "even" or length <= 200 else 0,
+            e2e_s=0.0,
+        )
+        for service in ("even", "uneven")
+        for length in (100, 200, 300, 400)
+    ]
+    request_records.insert(rows, request_records.Objectives())
+    with read():
+        classes = selectors.fairness(TimeRange(START - 600.0, START, 600.0)).classes
+    assert set(classes) == {("even", "LL"), ("uneven", "LL")}
+    assert classes["even", "LL"] == (1.0,)
+    assert classes["uneven", "LL"][0] == pytest.approx(0.5)

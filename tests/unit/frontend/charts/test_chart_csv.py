@@ -20,7 +20,7 @@ def test_csv_has_units_in_its_header_and_empty_cells_for_unknown():
     carbon = rows(chart_csv.carbon(frames.carbon(), frames.sums()))
     assert [r["east_g_per_kwh"] for r in carbon] == ["400.0", "", "", "410.0"]
     assert rows(chart_csv.slo(frames.slo()))[1]["chat_ttft_share_within_2_s"] == "0.97"
-    assert rows(chart_csv.jain(frames.jain()))[3]["class_SS_jain"] == "0.9"
+    assert rows(chart_csv.jain(frames.jain()))[3]["chat_class_SS_jain"] == "0.9"
 
 
 def test_csv_has_the_ledgers_exact_sums_beside_means():
