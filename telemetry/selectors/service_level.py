@@ -211,8 +211,8 @@ def _total(counts: dict[int, int]) -> int:
 def _classes(params: dict[str, object], roll: int, count: int) -> dict[tuple[str, str], Values]:
     """Returns FREESH eq. 9, Jain's index over quartiles, per service and class, and bucket.
 
-    It is None for fewer requests than quartiles. Where a quartile ends among answers of about one length, these count by
-    their mean.
+    It is None for fewer requests than quartiles. Where a quartile ends among answers of about one length, they count
+    by their mean.
     """
     lengths = LENGTHS_ROLLUP_SQL if params["step_s"] in STEPS_S else LENGTHS_SQL
     return {
