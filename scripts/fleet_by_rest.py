@@ -3,7 +3,8 @@
 
     scripts/fleet_by_rest.py http://127.0.0.1:8000 --token-file token.txt
 
-It may be run again: what is there stays as it is, and each POST carries a key of its own.
+It works on an empty fleet, and beside one that is there, such as the demo's. It may be run again: what is there stays
+as it is, and each POST carries a key of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 TIMEOUT_S = 30
+SERVICE, TENANT, KEY = "llama3-8b", "ashburn-team", "first"
 
 
 def say(words: str) -> None:
@@ -63,12 +65,16 @@ class GreenServe:
             url = page["next"]
         return found
 
+    def find(self, kind: str, body: dict[str, Any], known_by: tuple[str, ...]) -> Any:
+        """The row that is known by these fields; None: it is not there."""
+        filters = {name: str(body[name]).rpartition("/")[2] for name in known_by}
+        found = (row for row in self.rows(f"{kind}/", **filters) if all(row[name] == body[name] for name in known_by))
+        return next(found, None)
+
     def ensure(self, kind: str, body: dict[str, Any], known_by: tuple[str, ...]) -> Any:
         """The row that is known by these fields; made if it is not there."""
-        filters = {name: str(body[name]).rpartition("/")[2] for name in known_by}
-        for row in self.rows(f"{kind}/", **filters):
-            if all(row[name] == body[name] for name in known_by):
-                return row
+        if row := self.find(kind, body, known_by):
+            return row
         key = quote("/".join([kind, *(str(body[name]) for name in known_by)]), safe="/.-_")
         say(f"making {kind} {', '.join(str(body[name]) for name in known_by)}")
         return self.call("POST", f"{kind}/", body, **{"Idempotency-Key": f"fleet-{key}"})
@@ -102,14 +108,22 @@ def set_up(api: GreenServe) -> str | None:
     for index in range(4):
         gpu = {"gpu_type": "H100-SXM-80GB", "memory_gb": 80, "min_mhz": 210, "max_mhz": 1980, "tdp_w": 700}
         api.ensure("gpus", {"node": "a1", "index": index, "uuid": f"SIM-a1-{index}", **gpu}, ("node", "index"))
-    api.ensure("models", {"name": "Llama3-70B", "max_model_len": 16_384}, ("name",))
+    feed = {
+        "site": "ashburn",
+        "signal": "average",
+        "provider": "static_csv",
+        "config": {"file": "pools.demo:carbon_day.csv", "zone": "US-PJM-DOM", "repeat": "day"},
+        "source": "Synthetic solar day, not measured",
+    }
+    api.ensure("feeds", feed, ("site", "signal"))
+    api.ensure("models", {"name": "Llama3-8B", "max_model_len": 8_192}, ("name",))
     api.ensure("partitions", {"name": "short-long", "source": "Two classes, by the length of the prompt"}, ("name",))
     cells = ({"name": "S", "rank": 0, "input_max": 1_024}, {"name": "L", "rank": 1, "input_min": 1_024})
     for cell in cells:
         api.ensure("classes", {"partition": "short-long", **cell}, ("partition", "name"))
     service = {
-        "name": "llama3-70b",
-        "model_card": "Llama3-70B",
+        "name": SERVICE,
+        "model_card": "Llama3-8B",
         "partition": "short-long",
         "partitions": ["short-long"],
         "expected_rps": 1.0,
@@ -118,17 +132,22 @@ def set_up(api: GreenServe) -> str | None:
     }
     api.ensure("services", service, ("name",))
     for kind, objective_s in (("ttft", 2.0), ("tpot", 0.15)):
-        slo = {"service": "llama3-70b", "kind": kind, "objective_s": objective_s, "percentile": 99}
+        ensure_slo(api, {"service": SERVICE, "kind": kind, "objective_s": objective_s, "percentile": 99})
+    pool = {"service": SERVICE, "site": "ashburn", "request_class": "short-long/S"}
+    api.ensure("pools", pool, ("service", "site", "request_class"))
+    api.ensure("tenants", {"name": TENANT, "label": "Ashburn team"}, ("name",))
+    if any(row["label"] == KEY for row in api.rows("keys/", tenant=TENANT)):
+        return None
+    made = api.call("POST", "keys/", {"tenant": TENANT, "label": KEY})
+    return str(made["secret"])
+
+
+def ensure_slo(api: GreenServe, slo: dict[str, Any]) -> None:
+    """Makes an objective if it is not there; says beforehand whether it can be met."""
+    if not api.find("slos", slo, ("service", "kind")):
         for consequence in api.call("POST", "slos/validate/", slo)["consequences"]:
             say(f"  {consequence['level']}: {consequence['text']}")
         api.ensure("slos", slo, ("service", "kind"))
-    pool = {"service": "llama3-70b", "site": "ashburn", "request_class": "short-long/S"}
-    api.ensure("pools", pool, ("service", "site", "request_class"))
-    api.ensure("tenants", {"name": "acme", "label": "Acme"}, ("name",))
-    if api.rows("keys/", tenant="acme"):
-        return None
-    made = api.call("POST", "keys/", {"tenant": "acme", "label": "first"})
-    return str(made["secret"])
 
 
 def main() -> int:
@@ -142,9 +161,10 @@ def main() -> int:
         sys.stderr.write(f"stopped: {error}" + "\n")
         return 1
     if secret is None:
-        say("All is there; the key was shown when it was made.")
+        say(f"All is there; the key of tenant {TENANT} was shown when it was made.")
     else:
-        say(f"The key for the gateway, shown this once: {secret}")
+        say(f"All is there. The service is {SERVICE}; its first answer takes about a minute, with the first plan.")
+        say(f"The key of tenant {TENANT} for the gateway, shown this once: {secret}")
     return 0
 
 

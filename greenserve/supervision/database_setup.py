@@ -14,15 +14,11 @@ from typing import Any
 import msgspec
 
 
-class NodePlan(msgspec.Struct, frozen=True):
-    name: str
-    gpus: list[tuple[str, int]]  # type and count, in the order of their indices
-
-
 class Plan(msgspec.Struct, frozen=True):
-    """`credentials` is the demo's (see pools.demo); None without the demo."""
+    """`simulated_nodes` are GPUs by node (see pools.models). `credentials` is the demo's (see pools.demo); None without
+    the demo."""
 
-    nodes: list[NodePlan]
+    simulated_nodes: dict[str, list[tuple[str, int]]]
     model: str | None
     credentials: dict[str, Any] | None
 
@@ -51,7 +47,9 @@ def prepare() -> Plan:
 
         call_command("load_demo", stdout=sys.stderr)
         credentials = ensure_demo_credentials(settings.ENV.var_dir)
-    return Plan(nodes=_simulated_nodes(), model=_model(), credentials=credentials)
+    from pools.models import simulated_gpus
+
+    return Plan(simulated_nodes=simulated_gpus(), model=_model(), credentials=credentials)
 
 
 def _half_way() -> list[str]:
@@ -71,20 +69,6 @@ def lacking(applied: Iterable[tuple[str, str]]) -> list[str]:
         if key not in had and had & squashed:
             missing += [".".join(old) for old in sorted(squashed - had)]
     return missing
-
-
-def _simulated_nodes() -> list[NodePlan]:
-    from pools.models import Gpu
-
-    plans: dict[str, list[tuple[str, int]]] = {}
-    rows = Gpu.objects.filter(node__simulated=True).order_by("node__name", "index")
-    for node, gpu_type in rows.values_list("node__name", "gpu_type"):
-        groups = plans.setdefault(node, [])
-        if groups and groups[-1][0] == gpu_type:
-            groups[-1] = (gpu_type, groups[-1][1] + 1)
-        else:
-            groups.append((gpu_type, 1))
-    return [NodePlan(name, gpus) for name, gpus in plans.items()]
 
 
 def _model() -> str | None:

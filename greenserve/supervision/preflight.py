@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,15 +132,18 @@ def check_extra(extra: str, module: str, what: str, variable: str) -> None:
         raise Refusal(f"{what} needs packages that are not installed: {remedy}", START_FAILED)
 
 
-def control_ports(var_dir: Path, nodes: list[str]) -> dict[str, int]:
-    """Returns a free loopback port for each simulated node's control server; it stays the same while it is free."""
+def control_ports(var_dir: Path, nodes: Collection[str], running: Mapping[str, int]) -> dict[str, int]:
+    """Returns a loopback port for each simulated node's control server: its own where it is `running`, else a free one,
+    which stays the same while it is free."""
     path = var_dir / "run" / "simnodes.json"
     try:
         known = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):
         known = {}
-    chosen: dict[str, int] = {}
+    chosen = {node: running[node] for node in nodes if node in running}
     for node in nodes:
+        if node in chosen:
+            continue
         port = known.get(node)
         if not isinstance(port, int) or port in chosen.values() or not _free(port):
             port = _any_free_port(set(chosen.values()))

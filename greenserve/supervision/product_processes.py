@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from greenserve import env
 from greenserve.process import Spec
 from greenserve.servers import embedded
-from greenserve.supervision.database_setup import NodePlan, Plan
 from pools import wire
 
 
@@ -96,13 +95,11 @@ def background(config: env.Env) -> list[Spec]:
     ]
 
 
-def simulated_node(config: env.Env, node: NodePlan, port: int) -> Spec:
-    gpus = [word for gpu_type, count in node.gpus for word in ("--gpu", f"{gpu_type}:{count}")]
+def simulated_node(config: env.Env, node: str, gpus: Sequence[tuple[str, int]], port: int) -> Spec:
+    words = [word for gpu_type, count in gpus for word in ("--gpu", f"{gpu_type}:{count}")]
     speedup = str(config.demo_speedup if config.demo else 1.0)
-    where = ("--node", node.name, "--port", str(port), "--var", str(config.var_dir))
-    return _python(
-        config, f"simnode.{node.name}", "-m", "pools.simnode", *where, *gpus, "--transition-speedup", speedup
-    )
+    where = ("--node", node, "--port", str(port), "--var", str(config.var_dir))
+    return _python(config, f"simnode.{node}", "-m", "pools.simnode", *where, *words, "--transition-speedup", speedup)
 
 
 def agent(config: env.Env, node: str, port: int) -> Spec:
@@ -119,18 +116,6 @@ def traffic(config: env.Env, model: str) -> Spec:
     """Returns the demo's users: an endless stream of requests shaped like Azure's published trace."""
     rate = ("--generate", "azure-conv-like", "--rate", f"{config.demo_rps:g}", "--forever", "--wait", "--quiet")
     return _python(config, "traffic", "-m", "greenserve", "replay", *rate, "--model", model, rank=3, stop_timeout_s=3.0)
-
-
-def fleet(config: env.Env, plan: Plan, ports: dict[str, int]) -> list[Spec]:
-    """All that starts once the database is ready and the two front doors are open, in order."""
-    specs = background(config)
-    if config.picker_port is not None:
-        specs.append(picker(config, config.picker_port))
-    specs += [simulated_node(config, node, ports[node.name]) for node in plan.nodes]
-    specs += [agent(config, node.name, ports[node.name]) for node in plan.nodes]
-    if config.demo and config.demo_rps > 0 and plan.model:
-        specs.append(traffic(config, plan.model))
-    return specs
 
 
 def answers(url: str) -> Callable[[], bool]:

@@ -42,6 +42,7 @@ class Slot:
     quick_exits: int = 0
     due_mono_s: float | None = None  # when to start it again; None while it runs
     last_exit: str = ""
+    leave_by_mono_s: float | None = None  # it was dismissed: killed at this time, and not started again
 
     def row(self, stopping: bool) -> wire.ProcessRow:
         running = self.due_mono_s is None and self.child.pid is not None
@@ -118,8 +119,10 @@ class Supervisor:
         """One round: notice exits, start again what is due, publish the table."""
         now = time.monotonic()
         changed = False
-        for slot in self.slots.values():
-            if slot.due_mono_s is None:
+        for slot in list(self.slots.values()):
+            if slot.leave_by_mono_s is not None:
+                changed |= self._notice_leaving(slot, slot.leave_by_mono_s, now)
+            elif slot.due_mono_s is None:
                 changed |= self._notice_exit(slot, now)
             elif now >= slot.due_mono_s and not self._stopping:
                 changed |= self._start_again(slot, now)
@@ -129,10 +132,19 @@ class Supervisor:
             self._published_mono_s = now
             self._write_table()
 
-    def run(self) -> None:
-        """Runs the processes until a stop is asked for."""
+    def dismiss(self, name: str) -> None:
+        """Asks a child to stop, and forgets it once it has; what does not end in time is killed. Returns at once."""
+        slot = self.slots[name]
+        if slot.leave_by_mono_s is None:
+            slot.leave_by_mono_s = time.monotonic() + slot.child.spec.stop_timeout_s
+            slot.child.ask_to_stop()
+
+    def run(self, each_round: Callable[[], None]) -> None:
+        """Runs the processes until a stop is asked for. `each_round` may start and dismiss others; it is called ten
+        times a second and must not block for long."""
         while not self.stop_asked:
             self.tick()
+            each_round()
             time.sleep(TICK_S)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
@@ -177,6 +189,14 @@ class Supervisor:
             return False
         quick = now - slot.child.started_mono_s < STEADY_AFTER_S
         self._plan_restart(slot, now, exit_reason(status), quick=quick)
+        return True
+
+    def _notice_leaving(self, slot: Slot, leave_by_mono_s: float, now: float) -> bool:
+        if slot.child.poll() is None and now < leave_by_mono_s:
+            return False
+        by_itself = slot.child.wait_stopped(now)
+        del self.slots[slot.child.spec.name]
+        self._report(f"{slot.child.spec.name} " + ("stopped" if by_itself else "did not stop in time: killed"))
         return True
 
     def _start_again(self, slot: Slot, now: float) -> bool:

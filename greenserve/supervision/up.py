@@ -16,6 +16,7 @@ from greenserve.servers import embedded, postgres_server, server_checks
 from greenserve.supervision import preflight, product_processes
 from greenserve.supervision.database_setup import Plan
 from greenserve.supervision.preflight import START_FAILED, Refusal
+from greenserve.supervision.simulated_nodes import SimulatedNodes
 from greenserve.supervision.supervisor import Supervisor
 from pools import wire
 
@@ -39,7 +40,10 @@ def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], N
     try:
         preflight.write_state(config.var_dir, "starting")
         preflight.check_packages()
-        supervisor = Supervisor(config.var_dir, report, _publisher(config))
+        client = redis.Redis.from_url(
+            product_processes.redis_url(config), socket_timeout=0.5, socket_connect_timeout=0.5
+        )
+        supervisor = Supervisor(config.var_dir, report, _publisher(client))
         supervisor.catch_signals()
         supervisor.end_strays()
         preflight.check_port(config.web_host, config.web_port, "the dashboard", "GREENSERVE_WEB_PORT")
@@ -51,10 +55,11 @@ def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], N
                 where = (config.picker_host, config.picker_metrics_port)
                 preflight.check_port(*where, "the picker's metrics", "GREENSERVE_PICKER_METRICS_PORT")
         try:
-            plan = _start(config, supervisor, report)
+            nodes = SimulatedNodes(config, supervisor, client, report)
+            plan = _start(config, supervisor, nodes, report)
             preflight.write_state(config.var_dir, "ready", model=plan.model)
             announce()
-            supervisor.run()
+            supervisor.run(nodes.follow)
         except Stopped:
             pass
         except StartError as error:
@@ -69,7 +74,7 @@ def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], N
         lock.release()
 
 
-def _start(config: env.Env, supervisor: Supervisor, report: Callable[[str], None]) -> Plan:
+def _start(config: env.Env, supervisor: Supervisor, nodes: SimulatedNodes, report: Callable[[str], None]) -> Plan:
     start_servers(config, supervisor, report)
     report("database: migrating" + (" and loading the demo fleet" if config.demo else ""))
     if config.worker_token is not None:
@@ -77,9 +82,13 @@ def _start(config: env.Env, supervisor: Supervisor, report: Callable[[str], None
     gateways = [supervisor.start(spec) for spec in product_processes.gateways(config)]
     plan = prepare(config, supervisor)
     web = supervisor.start(product_processes.web(config))
-    ports = preflight.control_ports(config.var_dir, [node.name for node in plan.nodes])
-    for spec in product_processes.fleet(config, plan, ports):
+    for spec in product_processes.background(config):
         supervisor.start(spec)
+    if config.picker_port is not None:
+        supervisor.start(product_processes.picker(config, config.picker_port))
+    nodes.run(plan.simulated_nodes)
+    if config.demo and config.demo_rps > 0 and plan.model:
+        supervisor.start(product_processes.traffic(config, plan.model))
     _wait(supervisor, gateways[0], f"http://{config.gateway_host}:{config.gateway_port}/live")
     _wait(supervisor, web, f"http://{config.web_host}:{config.web_port}/login/")
     return plan
@@ -144,10 +153,9 @@ def _check_stop(supervisor: Supervisor) -> None:
         raise Stopped
 
 
-def _publisher(config: env.Env) -> Callable[[wire.ProcessTable], None]:
+def _publisher(client: redis.Redis) -> Callable[[wire.ProcessTable], None]:
     """Puts the process table into Redis. Redis may be away, or be one of the processes that are down: then it waits
     for the next round; the table also stands in a file."""
-    client = redis.Redis.from_url(product_processes.redis_url(config), socket_timeout=0.5, socket_connect_timeout=0.5)
 
     def publish(table: wire.ProcessTable) -> None:
         try:

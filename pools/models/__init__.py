@@ -2,7 +2,7 @@
 
 from .access import ApiKey, Tenant
 from .catalogue import ModelCard, Partition, Profile, ProfileSource, RequestClass
-from .fleet import Cluster, Gpu, Node, Site
+from .fleet import Cluster, Gpu, Node, Site, simulated_gpus
 from .jobs import Job, JobState
 from .joining import JoinToken
 from .people import AccessToken, AuditEntry, Membership, MembershipSite
@@ -33,4 +33,5 @@ __all__ = [
     "Slo",
     "SloMetric",
     "Tenant",
+    "simulated_gpus",
 ]

@@ -90,3 +90,16 @@ class Gpu(models.Model):
 
     def __str__(self) -> str:
         return f"{self.node.name}#{self.index}"
+
+
+def simulated_gpus() -> dict[str, list[tuple[str, int]]]:
+    """Returns the GPUs of each simulated node that has some, by its name: types and counts, in the order of indices."""
+    nodes: dict[str, list[tuple[str, int]]] = {}
+    rows = Gpu.objects.filter(node__simulated=True).order_by("node__name", "index")
+    for node, gpu_type in rows.values_list("node__name", "gpu_type"):
+        groups = nodes.setdefault(node, [])
+        if groups and groups[-1][0] == gpu_type:
+            groups[-1] = (gpu_type, groups[-1][1] + 1)
+        else:
+            groups.append((gpu_type, 1))
+    return nodes

@@ -104,7 +104,13 @@ class DesiredInstance(Message, frozen=True):
 
 
 class DesiredNode(Message, frozen=True):
-    """`clock` is the rule of instances that bring none of their own. `launches`: what may be started here later."""
+    """Says what a node is to run.
+
+    Attributes:
+        clock: The rule of instances that bring none of their own.
+        launches: What may be started here later.
+        simulated_gpus: Types and counts, by index; empty: its machine is real. The supervisor runs simulated ones.
+    """
 
     node: str
     version: int
@@ -112,6 +118,7 @@ class DesiredNode(Message, frozen=True):
     instances: list[DesiredInstance]
     clock: ClockPolicy
     launches: list[EngineLaunch] = []
+    simulated_gpus: list[tuple[str, int]] = []
 
 
 class ClockRequest(Message, frozen=True):

@@ -2,9 +2,9 @@
 
 | key | kind | writer | reader |
 |---|---|---|---|
-| `greenserve:desired:<node>` | string, DesiredNode | scheduler.control, when it changed | its agent, each second |
+| `greenserve:desired:<node>` | string, DesiredNode | scheduler.control, when it changes | its agent, the supervisor |
 | `greenserve:agent:<node>` | string with expiry, AgentState | the agent, each second | gateway, snapshot |
-| `greenserve:fleet:index` | string with expiry, FleetIndex; with each publishing | scheduler.control | gateways |
+| `greenserve:fleet:index` | string with expiry, FleetIndex; at each turn | scheduler.control | gateways, supervisor |
 | `greenserve:fleet:services` | hash, FleetService by name | scheduler.control | gateways, ingester |
 | `greenserve:fleet:keys` | hash, FleetKey by its hash | scheduler.control | gateways |
 | `greenserve:fleet:keys:changed` | sorted set, key hashes by version of change | scheduler.control | gateways |

@@ -17,7 +17,7 @@ from core.policy.knobs import Knobs
 from core.ports import EngineLimits
 from core.types import Limits, Loop
 from pools import wire
-from pools.models import Instance, InstanceGpu, Node, Pool, Service
+from pools.models import Instance, InstanceGpu, Node, Pool, Service, simulated_gpus
 from scheduler.control import active_operations, service_policy
 from scheduler.control.apply import fleet_messages
 
@@ -54,11 +54,12 @@ def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
         elif (floor_mhz := floors.get(instance.pool_id)) is not None:
             own = own.down_to(floor_mhz)
         by_node[instance.node_id].append(_desired(instance, own, gpu_uuids[instance.pk], uids))
-    launches = _launches()
+    launches, simulated = _launches(), simulated_gpus()
     return [
         wire.DesiredNode(
             *(node.name, version, now.timestamp(), by_node[node.pk], clock),
             launches=launches[node.cluster.site_id] if node.schedulable else [],
+            simulated_gpus=simulated.get(node.name, []),
         )
         for node in Node.objects.select_related("cluster")
     ]

@@ -132,6 +132,21 @@ def test_child_is_killed_when_it_does_not_listen(supervisor: Supervisor, lines: 
     assert gone(child.pid)
 
 
+def test_child_ends_and_is_forgotten_while_others_run_when_it_is_dismissed(
+    supervisor: Supervisor, lines: list[str]
+) -> None:
+    for child in (spec("stays"), spec("leaves"), spec("deaf", STUBBORN, stop_timeout_s=0.3)):
+        supervisor.start(child)
+    deaf = supervisor.slots["deaf"].child
+    wait(lambda: "deaf" in deaf.log_tail())
+    supervisor.dismiss("leaves")
+    supervisor.dismiss("deaf")
+    assert supervisor.wait_until(lambda: len(supervisor.slots) == 1, timeout_s=5)
+    assert set(lines[-2:]) == {"leaves stopped", "deaf did not stop in time: killed"}
+    supervisor.start(spec("leaves"))
+    assert set(supervisor.slots) == {"stays", "leaves"}
+
+
 def test_grandchildren_go_too_when_a_child_is_killed(supervisor: Supervisor) -> None:
     child = supervisor.start(spec("a", WITH_GRANDCHILD))
     wait(lambda: child.log_tail().strip().isdigit())
@@ -170,7 +185,7 @@ supervisor.catch_signals()
 supervisor.end_strays()
 for name, code in zip("ab", sys.argv[2:]):
     supervisor.start(Spec(name=name, argv=(sys.executable, "-c", code), env=dict(os.environ), cwd=ROOT))
-supervisor.run()
+supervisor.run(lambda: None)
 supervisor.stop()
 """
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from django.core.management import call_command
 from django.utils import timezone
 
 from greenserve.env import ROOT
@@ -19,8 +20,9 @@ from pools.writes import find_key
 SCRIPT = ROOT / "scripts" / "fleet_by_rest.py"
 
 
+@pytest.mark.parametrize("demo", [False, True])
 @pytest.mark.django_db(transaction=True)
-def test_script_sets_up_a_fleet_and_changes_nothing_when_run_again(live_server, tmp_path, redis_client):
+def test_script_sets_up_a_fleet_and_changes_nothing_when_run_again(live_server, tmp_path, redis_client, demo):
     user, _ = people.create(Actor(), "setup", "administrator", password="a long pass phrase")
     _, secret = people.new_token(Actor(), user, "setup", [right.value for right in Right])
     token = tmp_path / "token"
@@ -32,15 +34,22 @@ def test_script_sets_up_a_fleet_and_changes_nothing_when_run_again(live_server, 
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    if demo:
+        call_command("load_demo")
+    before = {model: model.objects.count() for model in (Service, Node, Gpu, Pool)}
     printed = run()
     found = find_key(re.findall(r"gs-[\w-]+", printed)[-1], timezone.now())
     assert found is not None
-    assert found.tenant.name == "acme"
-    service = Service.objects.get()
-    assert (service.slos.count(), Node.objects.count(), Gpu.objects.count()) == (2, 1, 4)
-    assert set(Pool.objects.values_list("request_class__name", flat=True)) == {"S", "L"}
-    assert "All is there" in run()
-    assert (Pool.objects.count(), Gpu.objects.count()) == (2, 4)
+    assert found.tenant.name == "ashburn-team"
+    service = Service.objects.get(name="llama3-8b")
+    assert service.slos.count() == 2
+    assert set(service.pools.values_list("request_class__name", flat=True)) == {"S", "L"}
+    added = {Service: 1, Node: 1, Gpu: 4, Pool: 2}
+    assert {model: model.objects.count() - count for model, count in before.items()} == added
+    assert "shown this once" not in (again := run())
+    assert "All is there" in again
+    assert "making" not in again
+    assert {model: model.objects.count() - count for model, count in before.items()} == added
     token.write_text("gs_wrong")
     command = [sys.executable, str(SCRIPT), live_server.url, "--token-file", str(token)]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -58,13 +58,15 @@ def test_one_line_names_port_and_variable_when_the_port_is_taken() -> None:
 
 def test_control_ports_stay_the_same_unless_one_is_taken(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    first = preflight.control_ports(tmp_path, ["a", "b"])
+    first = preflight.control_ports(tmp_path, ["a", "b"], {})
     assert len(set(first.values())) == 2
-    assert preflight.control_ports(tmp_path, ["a", "b"]) == first
+    assert preflight.control_ports(tmp_path, ["a", "b"], {}) == first
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", first["a"]))
         listener.listen()
-        second = preflight.control_ports(tmp_path, ["a", "b"])
+        kept = preflight.control_ports(tmp_path, ["a", "b", "c"], first)
+        assert {name: kept[name] for name in first} == first  # they run: their own servers have the ports
+        second = preflight.control_ports(tmp_path, ["a", "b"], {})
     assert second["a"] != first["a"]
     assert second["b"] == first["b"]
 
