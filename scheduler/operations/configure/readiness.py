@@ -71,7 +71,7 @@ def _silent(names: set[str]) -> str:
     simulated = set(Node.objects.filter(name__in=names, simulated=True).values_list("name", flat=True))
     words = []
     if simulated:
-        words.append(f"Start GreenServe again for {_list(sorted(simulated))} (simulated): greenserve down, then up.")
+        words.append(f"{_list(sorted(simulated))} (simulated) start within seconds; if not: greenserve logs node.NAME.")
     if machines := sorted(names - simulated):
         words.append(f"Let {_list(machines)} join: greenserve node join on each (docs/nodes.md).")
     return f"Not heard of. {' '.join(words)}"
