@@ -24,7 +24,14 @@ from telemetry.models import Report, ReportFile
 from telemetry.report_values.errors import BadReport
 from telemetry.report_values.lines import DIMENSIONS
 from telemetry.report_values.period import last_period
-from telemetry.report_values.report_request import FORMATS, SITE_ZONE, USUAL_FORMATS, USUAL_GROUPS
+from telemetry.report_values.report_request import (
+    FORMATS,
+    NO_BILL,
+    SITE_ZONE,
+    USUAL_BASIS,
+    USUAL_FORMATS,
+    USUAL_GROUPS,
+)
 from telemetry.reports import report_requests
 from telemetry.reports.tasks import send
 
@@ -38,7 +45,16 @@ FORMAT_WORDS = {
     "focus-csv": "FOCUS CSV",
     "focus-parquet": "FOCUS Parquet",
     "reconciliation": "reconciliation",
+    "bill-csv": "bill CSV",
+    "invoices": "invoices (PDF, one for each tenant)",
 }
+INVOICE = "invoice-"
+BASES_SHOWN = (
+    ("usage", "usage: by direct energy"),
+    ("allocation", "allocation: by reserved shares"),
+    ("marginal", "marginal: what load adds"),
+    (NO_BILL, "no bill"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +67,7 @@ class Form:
     by: tuple[str, ...] = USUAL_GROUPS
     formats: tuple[str, ...] = USUAL_FORMATS
     baseline: bool = False
+    basis: str = USUAL_BASIS
     errors: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -62,6 +79,7 @@ class Form:
             by=tuple(given.getlist("by")),
             formats=tuple(given.getlist("formats")),
             baseline="baseline" in given,
+            basis=given.get("basis", USUAL_BASIS)[:20],
             errors=errors or {},
         )
 
@@ -73,6 +91,7 @@ class Form:
             "by": list(self.by),
             "formats": list(self.formats),
             "baseline": self.baseline,
+            "basis": self.basis,
         }
 
 
@@ -150,6 +169,7 @@ def _page(request: HttpRequest, form: Form, status: int = 200) -> HttpResponse:
         "everywhere": rights.everywhere(request.user),
         "dimensions": DIMENSIONS,
         "formats": [(name, FORMAT_WORDS[name]) for name in FORMATS],
+        "bases": BASES_SHOWN,
         "reports": _rows(request),
     }
     return render(request, "frontend/reports.html", context, status=status)
@@ -195,6 +215,11 @@ def _checks(report: Report) -> dict[str, Any] | None:
     }
 
 
+def _file_words(file: ReportFile) -> str:
+    tenant = file.format.removeprefix(INVOICE)
+    return FORMAT_WORDS[file.format] if tenant == file.format else f"invoice of {tenant}"
+
+
 def _row(report: Report) -> dict[str, Any]:
     summary = report.summary or {}
     job = report.job
@@ -217,5 +242,8 @@ def _row(report: Report) -> dict[str, Any]:
         "signable": job.state == JobState.DONE and report.signed_at is None,
         "signed_by": report.signed_by,
         "signed_at": report.signed_at,
-        "files": [(file.format, FORMAT_WORDS[file.format], file.sha256, file) for file in report.files.all()],
+        "bill": summary.get("bill"),
+        "signature": summary.get("signature"),
+        "warnings": summary.get("warnings", ()),
+        "files": [(file.format, _file_words(file), file.sha256, file) for file in report.files.all()],
     }

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from django import template
 
 from frontend import formats
+from telemetry.report_values.unit_scale import written
 
 register = template.Library()
 
@@ -29,6 +30,12 @@ def percent(share: float | None, digits: int = 1) -> str:
 @register.filter
 def figures(value: float | None, digits: int = 3) -> str:
     return formats.UNKNOWN if value is None else formats.figures(value, digits)
+
+
+@register.filter
+def decimal(text: str | None, places: int = 2) -> str:
+    """Writes an exact decimal with so many places, thousands apart; what is not nothing is never written as nothing."""
+    return formats.UNKNOWN if text is None else written(float(text), places)
 
 
 @register.filter

@@ -26,6 +26,7 @@ def report() -> None:
     \b
     greenserve report make 2026-10
     greenserve report make 2026-W45 --by tenant,service --format focus-csv,focus-parquet,pdf
+    greenserve report make 2026-10 --basis allocation --format pdf,bill-csv,invoices
     greenserve report make 2026-10 --sites ashburn --zone site --out reports/
     greenserve report list
     greenserve report fetch 12 --out reports/
@@ -37,7 +38,12 @@ def report() -> None:
 @click.argument("period")
 @click.option("--zone", default="UTC", show_default=True, help="UTC, a time zone, or site: that of the one site.")
 @click.option("--by", default=None, help="Group by these, with commas: site,tenant,service,pool,model.")
-@click.option("--format", "formats", default=None, help="focus-csv,focus-parquet,csv,xlsx,pdf, with commas.")
+@click.option(
+    "--format", "formats", default=None, help="focus-csv,focus-parquet,csv,xlsx,pdf,bill-csv,invoices, with commas."
+)
+@click.option(
+    "--basis", default=None, help="Who bears what is shared: usage (if not given), allocation, marginal; none: no bill."
+)
 @click.option("--sites", default=None, help="Only these sites, with commas.")
 @click.option(
     "--baseline", is_flag=True, help="Replay the requests under single_pool, to say what was saved (modelled)."
@@ -49,6 +55,7 @@ def make(
     zone: str,
     by: str | None,
     formats: str | None,
+    basis: str | None,
     sites: str | None,
     baseline: bool,
     out: Path | None,
@@ -59,7 +66,10 @@ def make(
     PERIOD: 2026-10 (a month), 2026-W45 (a week), 2026-10-05 (a day), or two dates, the second excluded:
     2026-10-05/2026-10-12.
     """
-    given = {"period": period, "zone": zone, "by": by, "formats": formats, "sites": sites, "baseline": baseline}
+    given = {
+        **{"period": period, "zone": zone, "by": by, "formats": formats, "basis": basis, "sites": sites},
+        "baseline": baseline,
+    }
     with database():
         from telemetry.models import Report
         from telemetry.report_values.errors import BadReport
@@ -112,9 +122,9 @@ def fetch(number: int, out: Path) -> None:
 @click.argument("number", type=int)
 @JSON
 def verify(number: int, as_json: bool) -> None:
-    """Make a report's files again from the ledger as of its version, and compare checksums.
+    """Make a report's files again from the ledger as of its version, and compare checksums and the signature.
 
-    Exit status 1: a file came out otherwise, or the file that is kept is not the one that was made.
+    Exit status 1: a file or the signature came out otherwise, or the file that is kept is not the one that was made.
     """
     import hashlib
 
@@ -122,15 +132,18 @@ def verify(number: int, as_json: bool) -> None:
         from telemetry.reports import report_jobs, report_requests
 
         found = _find(number)
-        differ = [{"file": one.name, "then": one.then, "made_again": one.now} for one in report_jobs.reproduce(found)]
+        differ = [
+            {"file": one.name, "then": one.then, "made_again": one.now, **({"why": one.why} if one.why else {})}
+            for one in report_jobs.reproduce(found)
+        ]
         for file in found.files.all():
             path = report_requests.path_of(file)
             kept = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
             if kept != file.sha256:
                 differ.append({"file": file.name, "then": file.sha256, "kept": kept})
-        count = found.files.count()
+        count, signature = found.files.count(), (found.summary or {}).get("signature")
     if as_json:
-        click.echo(json.dumps({"files": count, "differ": differ}))
+        click.echo(json.dumps({"files": count, "differ": differ, "signature": signature}))
     else:
         for one in differ:
             click.echo(f"{one['file']}: {one}")
@@ -183,5 +196,7 @@ def _show(found: Report, as_json: bool) -> None:
         return
     state = ", provisional: part of the period is not settled yet" if row["summary"]["provisional"] else ""
     click.echo(f"Report {row['id']}, version {row['version']}{state}")
+    if signature := row["summary"]["signature"]:
+        click.echo(f"  {signature}  signature over figures and inputs")
     for file in row["files"]:
         click.echo(f"  {file['sha256']}  {file['name']}")

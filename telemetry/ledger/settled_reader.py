@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any
 
 from django.db import connection
@@ -26,6 +26,13 @@ SELECT to_timestamp(floor(extract(epoch FROM s.start_at) / %(step_s)s) * %(step_
 FROM telemetry_settlement s JOIN telemetry_statementline l ON l.settlement_id = s.id
 WHERE s.site_id = %(site)s AND s.start_at >= %(start)s AND s.start_at < %(end)s AND s.id <= %(version)s
 GROUP BY 1 ORDER BY uj DESC, at LIMIT 1
+"""
+QUARTER_USE_SQL = """
+SELECT l.tenant_id, sum(l.facility_uj)::bigint
+FROM telemetry_settlement s JOIN telemetry_statementline l ON l.settlement_id = s.id
+WHERE s.site_id = %(site)s AND s.start_at >= %(start)s AND s.start_at < %(end)s AND s.id <= %(version)s
+  AND l.kind = 'serving'
+GROUP BY 1 HAVING sum(l.facility_uj) > 0 ORDER BY 1 NULLS LAST
 """
 SHARES_SQL = """
 SELECT sum(h.prefill_uj)::bigint, sum(h.decode_uj)::bigint, sum(h.gpu_us)::bigint,
@@ -119,3 +126,11 @@ def peak(site: Site, month: date, as_of: int | None = None) -> Peak | None:
     start_at, facility_uj = found
     power_w, terms = facility_uj / 1e6 / tariffs.DEMAND_S, Rates.of(site).at(start_at).terms
     return Peak(start_at, power_w, None if terms is None else tariffs.demand_charge(terms, power_w), site.currency)
+
+
+def quarter_use(site: Site, start_at: datetime, as_of: int) -> list[tuple[int | None, int]]:
+    """Returns what each tenant's requests took in a quarter of an hour, in microjoules at the site's meter, by id."""
+    end_at = start_at + timedelta(seconds=tariffs.DEMAND_S)
+    with connection.cursor() as cursor:
+        cursor.execute(QUARTER_USE_SQL, {"site": site.pk, "start": start_at, "end": end_at, "version": as_of})
+        return list(cursor.fetchall())

@@ -160,8 +160,8 @@ class ReportFile(models.Model):
     """One file of a report, kept under `settings.GREENSERVE_REPORTS_DIR`; `sha256` is that of its bytes."""
 
     report = models.ForeignKey(Report, on_delete=models.CASCADE, related_name="files")
-    format = models.CharField(max_length=20)
-    name = models.CharField(max_length=120)
+    format = models.CharField(max_length=70)  # an invoice's has its tenant's name
+    name = models.CharField(max_length=160)
     sha256 = models.CharField(max_length=64)
     size_bytes = models.BigIntegerField()
     rows = models.BigIntegerField(null=True)

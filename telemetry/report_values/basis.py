@@ -6,13 +6,16 @@ Names change, contracts are entered late, meters go on: the report has them as t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from .inputs import ReportInputs
 from .lines import SloCount
 from .market import Contract
+
+WRITERS = 2  # raised when files of the same report come out as other bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """A report's version, its issuer, and everything that it names."""
+    """A report's version, its issuer, and everything that it names. `writers`: those that made its files."""
 
     number: int
     revision: int
@@ -97,6 +100,8 @@ class Basis:
     meters: tuple[MeterBasis, ...]
     demand: tuple[DemandCharge, ...] = ()
     baseline: Baseline | None = None
+    inputs: ReportInputs = field(default_factory=ReportInputs)
+    writers: int = 1
 
     @property
     def version(self) -> str:

@@ -23,6 +23,11 @@ PART_WORDS = {
     TRANSITION: "transition: starting and draining",
     UNATTRIBUTED: "unattributed: nobody saw what for",
 }
+BASIS_WORDS = {
+    "usage": "By usage: shared parts go by each tenant's direct energy in the same pool and hour; demand by its power.",
+    "allocation": "By allocation: shared parts and demand go by the shares that services reserve, used or not.",
+    "marginal": "By marginal cost: tenants bear the energy that their load adds; capacity is the operator's.",
+}
 OPERATOR = "(operator)"  # in words, of the tenant None
 AMOUNT_NAMES = (*SUMMED, MARKET, "market_missing_uj")  # what a line of the bill has of `Totals`
 

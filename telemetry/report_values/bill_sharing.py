@@ -16,7 +16,7 @@ import polars
 
 from core.accounting.whole_shares import cut, whole_weights
 
-from .basis import DemandCharge
+from .basis import Basis, DemandCharge
 from .bill import AMOUNT_NAMES, BASE, DIRECT, IDLE, TRANSITION, Bill, BillLine, DemandShare, ordered, part_totals
 from .line_blocks import MARKET, Block, wide
 
@@ -213,6 +213,16 @@ class BillSharing:
 
     def _take(self, tenant: Tenant, site: str, service: str | None, part: str, currency: str, amounts: Amounts) -> None:
         _plus(self._borne, (tenant, site, service, part, currency), amounts)
+
+
+def sharing_of(bill_basis: str, basis: Basis) -> BillSharing:
+    """Makes what takes a report's blocks in, with the pools and reserved shares that the report has."""
+    services = {pool.name: pool.service for pool in basis.pools.values()}
+    reserved = {
+        service: {tenant: Fraction(share) for tenant, share in shares.items()}
+        for service, shares in basis.inputs.allocations.items()
+    }
+    return BillSharing(bill_basis, services, reserved)
 
 
 _MISSING = "market_missing_uj"

@@ -85,6 +85,11 @@ def site_market(site: str, facility_uj: int, contracts: Iterable[Contract], star
     return SiteMarket(site, facility_uj, tuple(covers), emitted / facility_uj if known else None)
 
 
+def volume_words(contract: Contract) -> str:
+    """Returns what a contract covers, as it follows its factor; nothing where it covers whatever is left."""
+    return "" if contract.volume_wh is None else f", up to {contract.volume_wh / 1_000:,.0f} kWh"
+
+
 def markets(
     facility_uj: Mapping[str, int], contracts: Iterable[Contract], start_s: int, end_s: int
 ) -> dict[str, SiteMarket]:

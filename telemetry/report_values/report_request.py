@@ -8,19 +8,26 @@ from typing import Any
 
 import msgspec
 
+from .bill import BASES
 from .errors import BadReport
 from .lines import DIMENSIONS
 from .period import Period, parse_period
 
-FORMATS = ("focus-csv", "focus-parquet", "csv", "xlsx", "pdf")
+BILL_FORMATS = ("bill-csv", "invoices")
+FORMATS = ("focus-csv", "focus-parquet", "csv", "xlsx", "pdf", *BILL_FORMATS)
 USUAL_FORMATS = ("csv", "xlsx", "pdf")
 USUAL_GROUPS = ("site", "service")
 SITE_ZONE = "site"
+NO_BILL = "none"  # also what reports of before there were bills have
+USUAL_BASIS = "usage"
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRequest:
-    """A report as it was asked for. `sites`: only these; empty: all. `baseline`: replay the requests to compare."""
+    """A report as it was asked for. `sites`: only these; empty: all. `baseline`: replay the requests to compare.
+
+    `basis`: how the bill shares out what is nobody's (`bill.BASES`), or none.
+    """
 
     period: str
     zone: str = "UTC"
@@ -28,6 +35,7 @@ class ReportRequest:
     formats: tuple[str, ...] = USUAL_FORMATS
     sites: tuple[str, ...] = ()
     baseline: bool = False
+    basis: str = NO_BILL
 
     def as_json(self) -> dict[str, Any]:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
@@ -71,6 +79,7 @@ def read(given: Mapping[str, Any], zones: Mapping[str, str]) -> ReportRequest:
     formats = _names(given, "formats", FORMATS, USUAL_FORMATS)
     if not formats:
         raise BadReport("formats", f"name at least one of {', '.join(FORMATS)}")
+    basis = _basis(given, formats)
     request = ReportRequest(
         period=period.strip(),
         zone=zone,
@@ -78,9 +87,19 @@ def read(given: Mapping[str, Any], zones: Mapping[str, str]) -> ReportRequest:
         formats=formats,
         sites=sites,
         baseline=baseline,
+        basis=basis,
     )
     request.span()
     return request
+
+
+def _basis(given: Mapping[str, Any], formats: Collection[str]) -> str:
+    basis = given.get("basis") or USUAL_BASIS
+    if basis not in (*BASES, NO_BILL):
+        raise BadReport("basis", f"'{basis}' is no basis of a bill; choose from {', '.join((*BASES, NO_BILL))}")
+    if basis == NO_BILL and (without := [name for name in BILL_FORMATS if name in formats]):
+        raise BadReport("basis", f"{without[0]} needs a bill: choose from {', '.join(BASES)}")
+    return str(basis)
 
 
 def _names(given: Mapping[str, Any], field: str, known: Collection[str], usual: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,10 +8,13 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 from .basis import Basis, SiteBasis
+from .bill import Bill
+from .inputs import ReportInput
 from .lines import joules
 from .market import SiteMarket
 from .period import Period
 from .report_request import ReportRequest
+from .signature import signature
 from .table import COLUMNS, NAMES, Cell, Column
 from .totals import Day, Group, ReportTotals, Totals
 from .unit_scale import energy_words
@@ -37,9 +40,11 @@ class Statement:
     days: Sequence[Day]
     total: Totals
     totals_by_currency: Mapping[str | None, Totals]
+    bill: Bill | None  # None: none was asked for
+    signature: str | None  # over figures and inputs; reports without a bill have none
 
     @classmethod
-    def of(cls, request: ReportRequest, basis: Basis, totals: ReportTotals) -> Statement:
+    def of(cls, request: ReportRequest, basis: Basis, totals: ReportTotals, bill: Bill | None) -> Statement:
         return cls(
             request=request,
             period=request.span(),
@@ -49,6 +54,8 @@ class Statement:
             days=totals.days_and_sites(),
             total=totals.total(),
             totals_by_currency=totals.by_currency(),
+            bill=bill,
+            signature=None if bill is None else signature(request, basis, totals, bill),
         )
 
     @property
@@ -76,6 +83,25 @@ class Statement:
             ),
             ("made with", basis.product),
         ]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Returns what stands across each page of a bill: why its figures are not to be paid as they are."""
+        found = ["contains synthetic data"] if self.basis.inputs.synthetic else []
+        return [*found, "provisional"] if self.provisional else found
+
+    def inputs(self) -> list[ReportInput]:
+        """Returns what the figures rest on besides the meters, in the order of the table."""
+        return list(self.basis.inputs.rows(self.basis.contracts))
+
+    def site_label(self, name: str) -> str:
+        return self.basis.sites[name].label if name in self.basis.sites else name
+
+    def span_words(self, start_s: int | None, end_s: int | None) -> str:
+        """Returns `from 2026-10-01 UTC to 2026-10-05 13:00 UTC`; what is open has no words."""
+        words = ["" if start_s is None else f"from {self.moment(start_s)}"]
+        words.append("" if end_s is None else f"to {self.moment(end_s)}")
+        return " ".join(filter(None, words)).replace(" 00:00 ", " ")
 
     def moment(self, at_s: int) -> str:
         local = datetime.fromtimestamp(at_s, UTC).astimezone(ZoneInfo(self.period.zone))

@@ -28,13 +28,20 @@ from telemetry.report_values.period import Period
 
 COVERED = 0.95  # of a month, from which on its demand charge is the report's
 
-NEWEST_SQL = """
+
+def newest_sql(*columns: str) -> str:
+    """Returns the newest settlement of each window as of the version, with these columns of it."""
+    return f"""
 newest AS MATERIALIZED (
-    SELECT DISTINCT ON (site_id, start_at) id, site_id, start_at, end_at, currency FROM telemetry_settlement
+    SELECT DISTINCT ON (site_id, start_at) {", ".join(("id", "site_id", "start_at", "end_at", *columns))}
+    FROM telemetry_settlement
     WHERE id <= %(version)s AND start_at >= %(start)s AND start_at < %(end)s AND site_id = ANY(%(sites)s)
     ORDER BY site_id, start_at, revision DESC
 )
 """
+
+
+NEWEST_SQL = newest_sql("currency")
 
 SUMMED = (
     *("energy_uj", "facility_uj", "gpu_us", "carbon_ug", "carbon_unknown_uj", "embodied_ug", "embodied_unknown_us"),
@@ -193,10 +200,15 @@ def slo_counts(
         pool = pools.get(str(pool_id))
         if pool is None and not every:
             continue
-        tenant = tenants.get(str(tenant_id), (f"tenant-{tenant_id}", ""))[0] if tenant_id is not None else None
+        tenant = _tenant(tenant_id, tenants)
         site, name, model = (pool.site, pool.name, pool.model) if pool else (None, None, None)
         found.append(SloCount(site, tenant, service or None, name, model, requests, judged, met, without))
     return tuple(found)
+
+
+def _tenant(pk: int | None, tenants: Mapping[str, tuple[str, str]]) -> str | None:
+    """Returns a tenant's name, also of one that is gone; None is nobody's."""
+    return None if pk is None else tenants.get(str(pk), (f"tenant-{pk}", ""))[0]
 
 
 def meters(scope: Scope) -> tuple[MeterBasis, ...]:
@@ -224,7 +236,7 @@ def settled_until_s(scope: Scope) -> int:
     return max(scope.period.start_s, min(scope.period.end_s, until))
 
 
-def demand_charges(scope: Scope) -> tuple[DemandCharge, ...]:
+def demand_charges(scope: Scope, tenants: Mapping[str, tuple[str, str]]) -> tuple[DemandCharge, ...]:
     """Returns charges of the local months that the period covers, but for an hour or so where its zone is another."""
     period, found = scope.period, []
     for site in Site.objects.filter(pk__in=scope.site_ids).order_by("name"):
@@ -242,7 +254,11 @@ def demand_charges(scope: Scope) -> tuple[DemandCharge, ...]:
             if peak is not None and peak.charge != 0:
                 charge = None if peak.charge is None else round(peak.charge * 1e9)
                 words = f"{month:%Y-%m}"
-                found.append(DemandCharge(site.name, words, start_s, end_s, peak.power_w, charge, peak.currency))
+                used = settled_reader.quarter_use(site, peak.start_at, scope.version)
+                quarter = tuple((_tenant(pk, tenants), facility_uj) for pk, facility_uj in used)
+                found.append(
+                    DemandCharge(site.name, words, start_s, end_s, peak.power_w, charge, peak.currency, quarter)
+                )
     return tuple(found)
 
 

@@ -19,7 +19,9 @@ from django.utils import timezone
 
 from pools.models import Job, JobState, Site
 from telemetry.models import Report, ReportFile, Settlement
-from telemetry.report_values.basis import Baseline, Basis, SiteBasis
+from telemetry.report_values.basis import WRITERS, Baseline, Basis, SiteBasis
+from telemetry.report_values.bill import OPERATOR, Bill
+from telemetry.report_values.bill_table import CELLS, BillRow, by_currency, by_tenant
 from telemetry.report_values.errors import BadReport
 from telemetry.report_values.line_blocks import Block
 from telemetry.report_values.period import Period
@@ -28,6 +30,7 @@ from telemetry.report_values.statement import Statement
 
 from . import ledger_source, settled_lines
 from .ledger_source import Scope
+from .report_inputs import report_inputs
 from .report_requests import folder_of, number, reports_folder
 from .writers.files import make_files
 from .writers.read_back import MadeFile
@@ -35,6 +38,7 @@ from .writers.read_back import MadeFile
 log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 1.0
+SIGNATURE = "signature"
 MOST_CHANGES = 1_000  # intervals that are listed; the first one says how many more there are
 
 
@@ -44,11 +48,15 @@ class Cancelled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A file that came out otherwise than when the report was made. `now` is None: it does not come out at all."""
+    """A file, or the signature, that came out otherwise than when the report was made. `now` is None: not at all.
+
+    `why`: what is known of the reason.
+    """
 
     name: str
     then: str
     now: str | None
+    why: str = ""
 
 
 def make(report_id: int) -> bool:
@@ -118,8 +126,10 @@ def _basis(report: Report, request: ReportRequest, scope: Scope) -> Basis:
         contracts=ledger_source.contracts(scope),
         slo=ledger_source.slo_counts(scope, pools, tenants, every=not request.sites),
         meters=ledger_source.meters(scope),
-        demand=ledger_source.demand_charges(scope),
+        demand=ledger_source.demand_charges(scope, tenants),
         baseline=_baseline(scope, sites, settled_until_s) if request.baseline else None,
+        inputs=report_inputs(scope),
+        writers=WRITERS,
     )
 
 
@@ -160,7 +170,25 @@ def _summary(statement: Statement) -> dict[str, Any]:
         },
         "output_tokens": total.output_tokens,
         "lines": total.lines,
+        "warnings": statement.warnings,
+        "signature": statement.signature,
+        "bill": None if statement.bill is None else _billed(statement.bill),
     }
+
+
+def _billed(bill: Bill) -> dict[str, Any]:
+    """Returns the bill's subtotals by tenant (null: the operator) and its totals by currency, as exact decimals."""
+    rows = by_tenant(bill)
+    operator = {OPERATOR: None}
+    return {
+        "basis": bill.basis,
+        "tenants": [{"tenant": operator.get(row.names[0], row.names[0]), **_cells(row)} for row in rows],
+        "totals": [_cells(row) for row in by_currency(bill)],
+    }
+
+
+def _cells(row: BillRow) -> dict[str, Any]:
+    return {"currency": row.names[1], **{name: cell(row) for name, cell in CELLS.items()}}
 
 
 def _changes(report: Report, scope: Scope) -> list[dict[str, Any]]:
@@ -219,12 +247,24 @@ class _JobProgress:
 
 
 def reproduce(report: Report) -> list[Difference]:
-    """Makes a finished report's files again from the ledger as of its version; returns those that differ."""
+    """Makes a finished report's files again from the ledger as of its version; returns those that differ.
+
+    Figures and inputs are signed, so that they can be compared where other writers draw the same as other bytes.
+    """
     request = ReportRequest.from_json(report.asked)
     basis = Basis.from_json(report.basis)
     scope = Scope(request.span(), basis.ledger_version, tuple(site.pk for site in basis.sites.values()))
     with tempfile.TemporaryDirectory(dir=reports_folder(), prefix="again-") as draft:
-        _, files = make_files(request, basis, settled_lines.blocks(scope, basis), Path(draft))
+        statement, files = make_files(request, basis, settled_lines.blocks(scope, basis), Path(draft))
     now = {file.name: file.sha256 for file in files}
     then = {file.name: file.sha256 for file in report.files.all()}
-    return [Difference(name, then[name], now.get(name)) for name in sorted(then) if now.get(name) != then[name]]
+    signed = (report.summary or {}).get("signature")
+    why = ""
+    if basis.writers != WRITERS:
+        figures = "its figures are signed, and are the same" if signed == statement.signature else "figures differ too"
+        figures = figures if signed else "it has no signature to compare figures by"
+        why = f"made by writers {basis.writers}, and these are writers {WRITERS}: bytes may differ; {figures}"
+    found = [Difference(name, then[name], now.get(name), why) for name in sorted(then) if now.get(name) != then[name]]
+    if signed and signed != statement.signature:
+        found.append(Difference(SIGNATURE, signed, statement.signature))
+    return found

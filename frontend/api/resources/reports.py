@@ -20,7 +20,9 @@ from pools.access import audit, rights
 from pools.access.rights import Right
 from scheduler.operations import visibility
 from telemetry.models import Report, ReportFile
+from telemetry.report_values.bill import BASES
 from telemetry.report_values.errors import BadReport
+from telemetry.report_values.report_request import NO_BILL
 from telemetry.reports import report_requests
 from telemetry.reports.tasks import send
 
@@ -69,6 +71,9 @@ class NewReport(serializers.Serializer):
     formats = serializers.ListField(child=serializers.CharField(), required=False)
     sites = serializers.ListField(child=serializers.CharField(), required=False)
     baseline = serializers.BooleanField(required=False)
+    basis = serializers.ChoiceField(
+        choices=(*BASES, NO_BILL), required=False, help_text="How the bill shares out what is nobody's; none: no bill."
+    )
 
 
 class ReportViewSet(ReadOnly):
@@ -109,7 +114,7 @@ class ReportViewSet(ReadOnly):
         return Response(body, status=status.HTTP_202_ACCEPTED, headers=headers)
 
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
-    @action(detail=True, methods=["get"], url_path=r"files/(?P<kind>[a-z-]+)", pagination_class=None)
+    @action(detail=True, methods=["get"], url_path=r"files/(?P<kind>[\w-]+)", pagination_class=None)
     def file(self, request: Request, pk: str, kind: str) -> FileResponse:
         """Returns the bytes of one file, as they were when the report was made."""
         found = self.get_object().files.filter(format=kind).first()

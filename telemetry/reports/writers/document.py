@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from reportlab.lib.colors import HexColor
 from reportlab.lib.enums import TA_RIGHT
-from reportlab.lib.pagesizes import A4
 from reportlab.lib.styles import ParagraphStyle
 from reportlab.lib.units import mm
 from reportlab.pdfbase.pdfmetrics import stringWidth
-from reportlab.platypus import KeepTogether, Paragraph, SimpleDocTemplate, Spacer, Table, TableStyle
+from reportlab.platypus import KeepTogether, Paragraph, Spacer, Table, TableStyle
 
 from telemetry.report_values.statement import Statement
 from telemetry.report_values.table import COLUMNS, Cell
 from telemetry.report_values.totals import Group
 from telemetry.report_values.unit_scale import CARBON, ENERGY, PLAIN, UNKNOWN, Scale, scale_for, written
 
-from . import drawing
+from . import drawing, styles
+from .bill_pages import bill_pages
+from .styles import BODY, CELL, FIGURE, HEAD, ROWS_STYLE, RULE, SECTION, SMALL, TITLE, WIDTH, chemistry, plain, safe
 
-MARGIN = 16 * mm
-FRAME = 6  # points that Platypus keeps free within the margins
-WIDTH = A4[0] - 2 * MARGIN - 2 * FRAME
 MOST_LABEL = 110.0  # points of a name's column; longer names wrap
 CELL_MARGINS = 5.0
 MOST_ROWS = 200  # of the table; all are in the CSV and the workbook
@@ -43,50 +40,24 @@ SHOWN = (  # column, its head, places
     ("slo_attainment", "SLO<br/>%", 1),
 )
 PERCENT = ("idle_share", "slo_attainment")
-SCALED = {  # columns of one quantity have one unit in a table
-    ("energy_kwh",): ENERGY,
-    ("scope2_location_kgco2e", "scope2_market_kgco2e", "embodied_kgco2e"): CARBON,
-}
-INK, MUTED, RULE = HexColor("#1a1d21"), HexColor("#5b626b"), HexColor("#d5d9de")
-
-BODY = ParagraphStyle("body", fontName="Helvetica", fontSize=8.5, leading=11.5, textColor=INK)
-SMALL = ParagraphStyle("small", parent=BODY, fontSize=7.5, leading=10, textColor=MUTED)
-CELL = ParagraphStyle("cell", parent=BODY, fontSize=7.5, leading=9.5)
-HEAD = ParagraphStyle("head", parent=CELL, textColor=MUTED, fontSize=7, leading=8.5)
-TITLE = ParagraphStyle("title", parent=BODY, fontName="Helvetica-Bold", fontSize=17, leading=22)
-SECTION = ParagraphStyle(
-    "section", parent=BODY, fontName="Helvetica-Bold", fontSize=10, leading=14, spaceBefore=10, keepWithNext=1
-)
-FIGURE = ParagraphStyle("figure", parent=BODY, fontSize=15, leading=19)
-ROWS_STYLE = [
-    ("LINEBELOW", (0, 0), (-1, 0), 0.6, MUTED),
-    ("LINEBELOW", (0, 1), (-1, -1), 0.3, RULE),
-    ("VALIGN", (0, 0), (-1, 0), "BOTTOM"),
-    ("VALIGN", (0, 1), (-1, -1), "TOP"),
-    ("LEFTPADDING", (0, 0), (-1, -1), 1),
-    ("RIGHTPADDING", (0, 0), (-1, -1), 2),
-    ("TOPPADDING", (0, 0), (-1, -1), 2),
-    ("BOTTOMPADDING", (0, 0), (-1, -1), 2),
-]
 
 
 def write_document(statement: Statement, target: Path) -> None:
     made = datetime.fromtimestamp(statement.basis.made_s, UTC)
-    document = SimpleDocTemplate(
-        str(target),
-        pagesize=A4,
-        leftMargin=MARGIN,
-        rightMargin=MARGIN,
-        topMargin=16 * mm,
-        bottomMargin=18 * mm,
-        title=statement.title,
-        author=statement.basis.organisation,
-        subject=f"Version {statement.basis.version}, made {made:%Y-%m-%d}",
-        invariant=1,
-    )
-    foot = partial(_foot, statement=statement)
+    subject = f"Version {statement.basis.version}, made {made:%Y-%m-%d}"
+    document = styles.document_at(target, statement.title, statement.basis.organisation, subject)
+    words = f"{statement.basis.organisation}, {statement.title}, version {statement.basis.version}"
+    warnings = () if statement.bill is None else statement.warnings
+    foot = partial(styles.foot, words=words, warnings=warnings)
     document.build(
-        [*_head(statement), *_charts(statement), *_rows(statement), *_notes(statement), _signatures()],
+        [
+            *_head(statement),
+            *_charts(statement),
+            *_rows(statement),
+            *bill_pages(statement),
+            *_notes(statement),
+            _signatures(),
+        ],
         onFirstPage=foot,
         onLaterPages=foot,
     )
@@ -96,17 +67,8 @@ def write_document(statement: Statement, target: Path) -> None:
 
 
 def _head(statement: Statement) -> list[Any]:
-    facts = Table(
-        [[Paragraph(name, SMALL), Paragraph(_safe(value), BODY)] for name, value in statement.facts],
-        colWidths=[28 * mm, WIDTH - 28 * mm],
-    )
-    tight = [
-        ("LEFTPADDING", (0, 0), (-1, -1), 0),
-        ("TOPPADDING", (0, 0), (-1, -1), 0),
-        ("BOTTOMPADDING", (0, 0), (-1, -1), 1),
-    ]
-    facts.setStyle(TableStyle(tight))
-    parts = [Paragraph(_safe(statement.title), TITLE), Spacer(1, 2 * mm), facts, Spacer(1, 4 * mm)]
+    facts = styles.facts_table(statement.facts)
+    parts = [Paragraph(safe(statement.title), TITLE), Spacer(1, 2 * mm), facts, Spacer(1, 4 * mm)]
     cards: list[Any] = list(_cards(statement))
     across = 4
     grid = [cards[i : i + across] for i in range(0, len(cards), across)]
@@ -136,7 +98,7 @@ def _cards(statement: Statement) -> list[list[Paragraph]]:
         ("Embodied", "embodied_kgco2e", 2),
     )
     cards = [
-        _card(words, scales[name].cell(cells[name], places), _chemistry(scales[name].unit))
+        _card(words, scales[name].cell(cells[name], places), chemistry(scales[name].unit))
         for words, name, places in figures
     ]
     for currency, totals in statement.totals_by_currency.items():
@@ -145,6 +107,7 @@ def _cards(statement: Statement) -> list[list[Paragraph]]:
             cards.append(_card("Cost", PLAIN.cell(cost, 2), currency))
     for currency, charge_nano in statement.demand_by_currency.items():
         cards.append(_card("Demand charges, besides", written(charge_nano / 1e9, 2), currency))
+    cards += [_card(words, figure, currency) for words, figure, currency in _combined(statement)]
     cards += [
         _card("Output tokens", PLAIN.cell(cells["output_tokens"], 0), ""),
         _card("Energy per output token", PLAIN.cell(cells["j_per_output_token"], 2), "J"),
@@ -160,13 +123,16 @@ def _cards(statement: Statement) -> list[list[Paragraph]]:
     return cards
 
 
+def _combined(statement: Statement) -> Iterator[tuple[str, str, str]]:
+    """Yields one figure of all that is due where a demand charge stands beside the rows' cost."""
+    if statement.bill is not None:
+        for currency in sorted({charge.currency for charge in statement.basis.demand}):
+            due_nano = statement.bill.due(currency).total_nano
+            yield "Due with demand charges", UNKNOWN if due_nano is None else written(due_nano / 1e9, 2), currency
+
+
 def _scales(groups: Sequence[Group]) -> dict[str, Scale]:
-    """Returns the unit of each column that has one to choose."""
-    found: dict[str, Scale] = {}
-    for names, scales in SCALED.items():
-        scale = scale_for(scales, [_CELL[name](group) for name in names for group in groups])
-        found |= dict.fromkeys(names, scale)
-    return found
+    return styles.column_scales(lambda name: [_CELL[name](group) for group in groups])
 
 
 def _card(name: str, figure: str, unit: str) -> list[Paragraph]:
@@ -211,7 +177,7 @@ def _charts(statement: Statement) -> list[Any]:
 def _rows(statement: Statement) -> list[Any]:
     """Returns the table of rows. Its letters are as large as its widest numbers let them be."""
     by, groups = statement.request.by, statement.rows[:MOST_ROWS]
-    labels = [[_plain(label) for label in statement.labels(group)] for group in groups]
+    labels = [[plain(label) for label in statement.labels(group)] for group in groups]
     scales = _scales(groups)
     heads = [head.format(unit=scales.get(name, PLAIN).unit) for name, head, _ in SHOWN]
     numbers = [[_shown(group, name, places, scales) for name, _, places in SHOWN] for group in groups]
@@ -249,7 +215,7 @@ def _widest(texts: Sequence[str]) -> float:
 
 
 def _notes(statement: Statement) -> list[Any]:
-    notes = [Paragraph(f"\u2022 {_chemistry(_safe(note))}", BODY) for note in statement.notes]
+    notes = [Paragraph(f"\u2022 {chemistry(safe(note))}", BODY) for note in statement.notes]
     return [Paragraph("How it was counted, and what is not known", SECTION), *notes]
 
 
@@ -268,16 +234,6 @@ def _signatures() -> Any:
     return KeepTogether([Spacer(1, 8 * mm), table])
 
 
-def _foot(canvas: Any, document: Any, statement: Statement) -> None:
-    canvas.saveState()
-    canvas.setFont("Helvetica", 7)
-    canvas.setFillColor(MUTED)
-    left = f"{statement.basis.organisation}, {statement.title}, version {statement.basis.version}"
-    canvas.drawString(MARGIN + FRAME, 10 * mm, _plain(left))
-    canvas.drawRightString(A4[0] - MARGIN - FRAME, 10 * mm, f"page {document.page}")
-    canvas.restoreState()
-
-
 # -- words -----------------------------------------------------------------------------------------
 
 _CELL = {column.name: column.cell for column in COLUMNS}
@@ -293,16 +249,3 @@ def _shown(group: Group, name: str, places: int, scales: Mapping[str, Scale]) ->
 
 def _percent(cell: Cell) -> str:
     return UNKNOWN if cell is None else written(float(cell) * 100, 1)
-
-
-def _plain(text: str) -> str:
-    """Keeps the letters that the document's built-in fonts have; others become a question mark."""
-    return text.encode("cp1252", "replace").decode("cp1252")
-
-
-def _safe(text: str) -> str:
-    return escape(_plain(text))
-
-
-def _chemistry(text: str) -> str:
-    return text.replace("CO2e", "CO<sub>2</sub>e")

@@ -7,28 +7,33 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from telemetry.report_values.basis import Basis
+from telemetry.report_values.bill_sharing import BillSharing, sharing_of
+from telemetry.report_values.bill_table import rows as bill_rows
+from telemetry.report_values.bill_table import write_bill_csv
 from telemetry.report_values.errors import BadReport
 from telemetry.report_values.line_blocks import Block
 from telemetry.report_values.market import markets
 from telemetry.report_values.period import Period
-from telemetry.report_values.report_request import ReportRequest
+from telemetry.report_values.report_request import NO_BILL, ReportRequest
 from telemetry.report_values.statement import Statement
 from telemetry.report_values.table import write_csv
 from telemetry.report_values.totals import ReportTotals
 
 from .document import write_document
 from .focus import FocusWriter
+from .invoice import write_invoices
 from .parquet import write_parquet
 from .read_back import MadeFile, reconciliation
 from .workbook import write_workbook
 
-RECONCILIATION = "reconciliation"
+RECONCILIATION, INVOICES = "reconciliation", "invoices"
 ENDINGS = {
     "focus-csv": "focus.csv",
     "focus-parquet": "focus.parquet",
     "csv": "csv",
     "xlsx": "xlsx",
     "pdf": "pdf",
+    "bill-csv": "bill.csv",
     RECONCILIATION: "reconciliation.json",
 }
 
@@ -48,12 +53,15 @@ def make_files(
     period = request.span()
     totals = _totals(request, basis, period)
     focus = folder / file_name(request, basis, "focus-csv")
-    rows = _read(request, basis, (totals.add(block) for block in blocks), focus)
+    sharing = None if request.basis == NO_BILL else sharing_of(request.basis, basis)
+    rows = _read(request, basis, _taken_in(blocks, totals, sharing), focus)
     if not totals.groups:
         raise BadReport("period", f"nothing was settled in {request.period}: see from when to when the ledger reaches")
     totals.add_slo(basis.slo, {name: site.currency for name, site in basis.sites.items()})
-    statement = Statement.of(request, basis, totals)
-    made = [_write(kind, statement, folder, focus, rows) for kind in request.formats]
+    statement = Statement.of(request, basis, totals, None if sharing is None else sharing.bill(basis.demand))
+    made = [_write(kind, statement, folder, focus, rows) for kind in request.formats if kind != INVOICES]
+    if INVOICES in request.formats:
+        made += [_made(path, kind, None) for kind, path in write_invoices(statement, folder, file_stem(request, basis))]
     if "focus-csv" not in request.formats:
         focus.unlink(missing_ok=True)
     text = reconciliation(statement, made, folder)
@@ -63,13 +71,25 @@ def make_files(
 
 
 def file_name(request: ReportRequest, basis: Basis, kind: str) -> str:
-    return f"{request.period.replace('/', '_to_')}_{basis.version}.{ENDINGS[kind]}"
+    return f"{file_stem(request, basis)}.{ENDINGS[kind]}"
+
+
+def file_stem(request: ReportRequest, basis: Basis) -> str:
+    return f"{request.period.replace('/', '_to_')}_{basis.version}"
 
 
 def _totals(request: ReportRequest, basis: Basis, period: Period) -> ReportTotals:
     facility_uj = {name: site.facility_uj for name, site in basis.sites.items()}
     contracts = markets(facility_uj, basis.contracts, period.start_s, period.end_s)
     return ReportTotals(request.by, contracts, tuple(period.days()))
+
+
+def _taken_in(blocks: Iterable[Block], totals: ReportTotals, sharing: BillSharing | None) -> Iterator[Block]:
+    for block in blocks:
+        added = totals.add(block)
+        if sharing is not None:
+            sharing.add(added)
+        yield added
 
 
 def _read(request: ReportRequest, basis: Basis, blocks: Iterator[Block], focus: Path) -> int:
@@ -91,7 +111,7 @@ def _write(kind: str, statement: Statement, folder: Path, focus: Path, focus_row
         rows = focus_rows
         if kind == "focus-parquet":
             write_parquet(focus, target)
-    elif kind == "csv":
+    elif kind in ("csv", "bill-csv"):
         period = statement.period
         fixed = {
             "period_start_utc": f"{period.start:%Y-%m-%dT%H:%M:%SZ}",
@@ -99,7 +119,10 @@ def _write(kind: str, statement: Statement, folder: Path, focus: Path, focus_row
             "report_version": statement.basis.version,
         }
         with target.open("w", encoding="utf-8", newline="") as out:
-            write_csv(statement.rows, statement.request.by, fixed, out)
+            if statement.bill is not None and kind == "bill-csv":
+                rows = write_bill_csv(bill_rows(statement.bill), fixed, out)
+            else:
+                write_csv(statement.rows, statement.request.by, fixed, out)
     elif kind == "xlsx":
         write_workbook(statement, target)
     else:

@@ -56,7 +56,8 @@ def reconciliation(statement: Statement, files: Sequence[MadeFile], folder: Path
         for name in sorted({*period_uj, *lines_uj})
     }
     exports = [_export(file, folder, meters_uj) for file in files]
-    balanced = all(meter.metered_uj == meter.entered_uj for meter in basis.meters)
+    bill = _bill(statement)
+    balanced = not bill.get("left_over") and all(meter.metered_uj == meter.entered_uj for meter in basis.meters)
     content = {
         "version": basis.version,
         "period": {"asked": statement.request.period, "start": _moment(statement, 0), "end": _moment(statement, 1)},
@@ -65,11 +66,24 @@ def reconciliation(statement: Statement, files: Sequence[MadeFile], folder: Path
         "sites": sites,
         "exports": exports,
         "total": {"meters_j": joules(meters_uj), "meters_kwh": kwh(meters_uj)},
+        **({"bill": bill} if bill else {}),
         "adds_up": balanced
         and all(site["difference_j"] == "0" for site in sites.values())
         and all(export.get("adds_up", True) for export in exports),
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _bill(statement: Statement) -> dict[str, Any]:
+    """Returns what lies between the bill and the report's totals, in whole units by amount, and the signature."""
+    if statement.bill is None:
+        return {}
+    charges_nano = sum(statement.demand_by_currency.values())
+    return {
+        "basis": statement.bill.basis,
+        "left_over": statement.bill.left_over(statement.total, charges_nano),
+        "signature_sha256": statement.signature,
+    }
 
 
 def _moment(statement: Statement, end: int) -> str:
@@ -155,5 +169,6 @@ _READERS: Mapping[str, Callable[[Path], Decimal]] = {
     "focus-csv": _focus_csv,
     "focus-parquet": _focus_parquet,
     "csv": _csv,
+    "bill-csv": _csv,
     "xlsx": _xlsx,
 }

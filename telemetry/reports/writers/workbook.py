@@ -19,6 +19,8 @@ from telemetry.report_values.statement import Statement
 from telemetry.report_values.table import COLUMNS, Cell, Column
 from telemetry.report_values.unit_scale import MOST_PLACES, places_for
 
+from .bill_sheet import add_bill
+
 ROWS_SHEET, DAYS_SHEET, FIRST_SHEET, METERS_SHEET, NOTES_SHEET = "Rows", "Days", "Summary", "Meters", "Notes"
 UNKNOWN = "unknown"
 NOTE_LETTERS = 95
@@ -37,7 +39,7 @@ class _Look:
 
 
 def write_workbook(statement: Statement, target: Path) -> None:
-    """Writes the sheets Summary, Rows (one for each group), Days (one for each day and site), Meters, Notes."""
+    """Writes the sheets Summary, Rows (by group), Days (by day and site), Meters, Notes; with a bill three more."""
     basis = statement.basis
     with Workbook(str(target), {"constant_memory": True, "strings_to_formulas": False}) as workbook:
         made = datetime.fromtimestamp(basis.made_s, UTC).replace(tzinfo=None)
@@ -49,6 +51,7 @@ def write_workbook(statement: Statement, target: Path) -> None:
         _days(workbook, look, statement)
         _meters(workbook, look, basis)
         _notes(workbook, statement)
+        add_bill(workbook, statement)
 
 
 def _look(workbook: Workbook) -> _Look:

@@ -62,6 +62,8 @@ def test_days_have_23_and_25_hours_when_clocks_change():
         ({"period": "2026-10", "formats": []}, "formats", "at least one"),
         ({"period": "2026-10", "sites": "atlantis"}, "sites", "ashburn, berlin"),
         ({"period": "2026-10", "baseline": "maybe"}, "baseline", "true or false"),
+        ({"period": "2026-10", "basis": "fair"}, "basis", "usage, allocation, marginal, none"),
+        ({"period": "2026-10", "basis": "none", "formats": "invoices"}, "basis", "invoices needs a bill"),
         ({"period": "2026-10", "currency": "USD"}, "currency", "no field"),
     ],
 )

@@ -21,7 +21,7 @@ from telemetry.report_values.table import COLUMNS
 from telemetry.reports.writers.files import make_files
 from tests.fakes import reports as fake
 
-REQUEST = ReportRequest("2026-10-05/2026-10-08", by=("site", "tenant"), formats=FORMATS)
+REQUEST = ReportRequest("2026-10-05/2026-10-08", by=("site", "tenant"), formats=FORMATS, basis="usage")
 LINES = tuple(fake.lines(REQUEST, hours=60))
 BASIS = fake.basis(REQUEST, LINES)
 
@@ -47,7 +47,8 @@ def test_exports_add_up_to_the_meters_when_they_are_read_back(tmp_path):
     found = json.loads(paths["reconciliation"].read_text())
     assert found["adds_up"] is True
     assert {export["file"].split(".", 2)[2]: export.get("adds_up") for export in found["exports"]} == {
-        **dict.fromkeys(("focus.csv", "focus.parquet", "csv", "xlsx"), True),
+        **dict.fromkeys(("focus.csv", "focus.parquet", "csv", "xlsx", "bill.csv"), True),
+        **{f"invoice-{tenant}.pdf": None for tenant in fake.TENANTS},
         "pdf": None,  # shows the same figures, but has no rows to add up
     }
     assert Decimal(found["total"]["meters_j"]) == Decimal(sum(line.energy_uj for line in LINES)) / 10**6
