@@ -26,7 +26,7 @@ def _epochs(now: datetime, rules: Rules) -> Iterator[Reading]:
             if (service.pk, kind) in paused:
                 continue
             newest = list(
-                Epoch.objects.filter(service=service, kind=kind, due_at__lte=now)
+                Epoch.objects.filter(service=service, kind=kind, advisory=False, due_at__lte=now)
                 .order_by("-due_at", "-pk")
                 .only("status", "error")[:LOOKED_AT]
             )

@@ -85,6 +85,7 @@ def ticks(start: datetime, end: datetime, rows: QuerySet[Decision] | None = None
         .filter(at__gte=start, at__lte=end)
         .exclude(kind=DecisionKind.CLOCK)
         .exclude(reason__in=[Reason.NO_CHANGE, Reason.NOT_WORTH_IT])
+        .exclude(epoch__advisory=True)
     )
     return list(found[:MAX_TICKS])[::-1]
 
@@ -96,7 +97,9 @@ def loop_runs() -> list[LoopRun]:
     """
     newest = {
         f"{kind}_epoch": Subquery(
-            Epoch.objects.filter(service=OuterRef("pk"), kind=kind).order_by("-due_at", "-pk").values("pk")[:1]
+            Epoch.objects.filter(service=OuterRef("pk"), kind=kind, advisory=False)
+            .order_by("-due_at", "-pk")
+            .values("pk")[:1]
         )
         for kind in SlowLoop.values
     }
@@ -125,7 +128,7 @@ def loop_runs() -> list[LoopRun]:
                 decision_id=epoch.decision_id if epoch else None,
                 no_choice=knobs.has_no_choice(loop),
                 looked_at=getattr(service, f"{loop.value}_looked_at") if slow else None,
-                policy=service.policy,
+                policy=service.own_policy().name,
                 pause=pauses.get((service.pk, loop.value)),
             )
             found.append(run)

@@ -17,7 +17,7 @@ from pools.models import Service
 from scheduler import agents, webhooks
 from scheduler.batches import batch_runner as batches
 from scheduler.batches.sending import GatewaySender
-from scheduler.control import epochs, realised_figures, service_policy
+from scheduler.control import active_operations, advising, epochs, realised_figures, service_policy
 from scheduler.control.apply import publish as publishing
 from scheduler.control.epochs import EPOCH_LOOPS
 from scheduler.control.snapshot import offered_nodes
@@ -40,12 +40,14 @@ def run_epochs(kind: str) -> None:
     """Runs one loop's epoch for every service; a fault in one service does not keep the others waiting.
 
     Where periods end together the slower loops go first, so that each works within its new envelope rather than
-    within the one that is about to go. Those that have run already are left alone, so that beat may ask as often as the
-    service with the shortest period needs. A service without a plan goes the way of the first start, which waits for
-    nodes and feeds. One that has GPUs which another service needs plans anew at once.
+    within the one that is about to go. Policies that only advise take theirs afterwards. Those that have run already
+    are left alone, so that beat may ask as often as the service with the shortest period needs. A service without a
+    plan goes the way of the first start, which waits for nodes and feeds. One that has GPUs which another service needs
+    plans anew at once.
     """
     now = timezone.now()
-    services = list(Service.objects.all())
+    every = list(Service.objects.all())
+    services = [service for service in every if active_operations.loops_run(service)]
     planned = [service for service in services if epochs.has_plan(service)]
     if len(planned) < len(services):
         bootstrap.delay()
@@ -55,6 +57,8 @@ def run_epochs(kind: str) -> None:
     for service in offered_nodes.to_give_back(agents.reporting(agents.connect(), now), now):
         if service in planned:
             epochs.run_now(service, now)
+    for service in every:
+        advising.run(service, now)
 
 
 @shared_task(bind=True)
@@ -64,7 +68,8 @@ def bootstrap(self: Any, attempt: int = 0) -> None:
     It waits for all nodes for a while, then goes on with those that are there. With none it gives up: the next epoch
     that is due comes back here.
     """
-    services = [service for service in Service.objects.all() if not epochs.has_plan(service)]
+    running = [service for service in Service.objects.all() if active_operations.loops_run(service)]
+    services = [service for service in running if not epochs.has_plan(service)]
     if not services:
         return
     expected, present = agents.presence(timezone.now())

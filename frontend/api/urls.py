@@ -4,6 +4,7 @@ from django.urls import path, re_path
 from rest_framework.routers import Route, SimpleRouter
 
 from .resources import (
+    advice,
     alerts,
     configure,
     documents,
@@ -56,6 +57,8 @@ app_name = "api"
 urlpatterns = [
     path("nodes/join/", nodes.JoinView.as_view(), name="nodes-join"),  # before the node that is called so
     *router.urls,
+    path("modes/<str:service>/advice/", advice.AdviceView.as_view(), name="advice"),
+    path("previews/", advice.PreviewView.as_view(), name="previews"),
     path("modes/<str:service>/", operations.ControlModeView.as_view(), name="mode"),
     path("experiments/", experiments.ExperimentsView.as_view(), name="experiments"),
     path("experiments/<str:name>/", experiments.ExperimentView.as_view(), name="experiment"),

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_POST, require_safe
 from pools.access import audit, rights
 from pools.access.audit import Actor
 from pools.models import Partition, Pool, Service, Site
-from scheduler.control import active_operations
+from scheduler.control import active_operations, service_policy
 from scheduler.models import (
     Approval,
     ApprovalStatus,
@@ -54,7 +54,8 @@ def page(request: HttpRequest) -> HttpResponse:
     rows = [
         {
             "service": service,
-            "mode": modes.get(service.pk) or ServiceMode(service=service),
+            "mode": (mode := modes.get(service.pk) or ServiceMode(service=service)),
+            "configured": _configured(service, mode),
             "loops": [(loop, open_pauses.get((service.pk, loop))) for loop in LOOPS],
         }
         for service in Service.objects.all()
@@ -89,6 +90,13 @@ def page(request: HttpRequest) -> HttpResponse:
         "may": rights.has(request.user, rights.Right.OPERATE),
     }
     return render(request, "frontend/configure/overrides.html", context)
+
+
+def _configured(service: Service, mode: ServiceMode) -> str:
+    """Says what the configured policy does where it is not the one in force; empty: it is."""
+    if service_policy.is_in_force(service):
+        return ""
+    return f"{service.policy} {'asks for approval' if mode.mode == ControlMode.APPROVE else 'advises'}"
 
 
 def _clock_advice(request: HttpRequest) -> list[Decision]:

@@ -1,7 +1,7 @@
 from django.urls import path
 from django.views.generic import RedirectView
 
-from . import operations, policy_form, rows, setup, transfer
+from . import advice, operations, policy_form, rows, setup, transfer
 
 MOVED = RedirectView.as_view(
     pattern_name="overrides", permanent=True, query_string=True, http_method_names=["get", "head", "options"]
@@ -25,6 +25,7 @@ urlpatterns = [
     path("overrides/resume/<int:pk>/", operations.resume, name="overrides-resume"),
     path("overrides/control-mode/", operations.control_mode, name="overrides-control-mode"),
     path("overrides/approvals/<int:pk>/<slug:answer>/", operations.answer, name="overrides-answer"),
+    path("overrides/advice/<path:name>/", advice.page, name="advice"),
     path("overrides/undo/<int:pk>/", operations.undo, name="overrides-undo"),
     path("setup/", setup.page, name="setup"),
 ]

@@ -162,7 +162,7 @@ def decisions(now: datetime) -> list[tuple[str, str, int]]:
 
 def epochs(now: datetime) -> list[tuple[str, str, int]]:
     """Returns (kind, status, count) of the epochs of the last hour."""
-    rows = Epoch.objects.filter(due_at__gt=now - timedelta(hours=1), due_at__lte=now).order_by()
+    rows = Epoch.objects.filter(advisory=False, due_at__gt=now - timedelta(hours=1), due_at__lte=now).order_by()
     return list(rows.values_list("kind", "status").annotate(Count("pk")))
 
 

@@ -81,7 +81,7 @@ def _create(
         epoch=epoch,
         pool_id=pool_id,
         reason=rationale.reason.value,
-        summary=_for_people(rationale.summary, labels)[:500],
+        summary=(_advised_by(epoch) + _for_people(rationale.summary, labels))[:500],
         inputs=to_json(rationale.inputs),
         alternatives=to_json(rationale.alternatives),
         commands=to_json(tuple(commands)),
@@ -96,6 +96,10 @@ def _expected(alternatives: Iterable[Alternative]) -> dict[str, Any]:
         return {}
     figures = {name: getattr(chosen, name) for name in EXPECTED}
     return {name: value for name, value in figures.items() if value is not None} | {"source": chosen.source.value}
+
+
+def _advised_by(epoch: Epoch) -> str:
+    return f"Advice of {epoch.service.policy}, not carried out: " if epoch.advisory else ""
 
 
 def _labels(service: Service) -> dict[str, str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +23,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from core.observations import asking
+from core.policy.presets import Policy
 from core.types import Command, Effects, Loop, Reason
 from pools.models import Service
 from scheduler import agents
@@ -40,12 +41,14 @@ from scheduler.control.loop_turns import META, FollowUp, decide, follow_up
 from scheduler.control.steps.policy_steps import Result
 from scheduler.control.turn_context import TurnContext, carbon_plan
 from scheduler.json_values import commands_from_json, plan_from_json
-from scheduler.models import Approval, ControllerState, ControlMode, Epoch, ServiceMode
+from scheduler.models import Approval, ControllerState, Epoch, ServiceMode
 
-__all__ = ["carbon_plan", "carry_out", "has_plan", "run", "run_now", "settle"]
+__all__ = ["carbon_plan", "carry_out", "due", "guarded", "has_plan", "run", "run_now", "settle", "status_of"]
+__all__ += ["stored_epoch", "swap"]
 
 log = logging.getLogger(__name__)
 
+Turn = Callable[[TurnContext, Loop, int], Epoch | None]
 ATTEMPTS = 3
 EPOCH_LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)  # slowest first
 
@@ -63,17 +66,29 @@ def run(service: Service, loop: Loop, now: datetime) -> Epoch | None:
 
     A controller's exception is stored with the epoch: the last plan stays in force and the next epoch tries again.
     """
+    if not active_operations.loops_run(service):
+        return None
+    index = due(service, loop, now, service_policy.deciding(service))
+    return None if index is None else _run(service, loop, index, now)
+
+
+def due(service: Service, loop: Loop, now: datetime, policy: Policy, *, advisory: bool = False) -> int | None:
+    """Returns the index of the epoch that a loop is to run now under a policy; None: it has run, or waits.
+
+    `advisory`: of the policy that advises.
+    """
     overrides = active_operations.planned_around(service, now)
-    own = service_policy.deciding(service)
-    period = loop_times.times(service_policy.with_overrides(own, overrides)).of(loop)
-    index, meta = math.floor(now.timestamp() / period), _meta(service, loop)
+    period = loop_times.times(service_policy.with_overrides(policy, overrides)).of(loop)
+    index, meta = math.floor(now.timestamp() / period), _meta(service, loop, advisory)
     # A loop without a choice has its turn in an epoch without leaving a row.
-    signature = service_policy.signature_with(own, overrides)
+    signature = service_policy.signature_with(policy, overrides)
     looked = meta.get("looked") == [period, index] and meta.get("policy") == signature
-    if not (looked or _rows(service, loop, period, index).exists()):
-        return _run(service, loop, index, now)
+    if not (looked or _rows(service, loop, period, index, advisory).exists()):
+        return index
+    if advisory and meta.get("policy") != signature:  # it advises since this epoch began
+        return -round(1000 * now.timestamp())
     asked_s = meta.get("next_tick_s")
-    return None if asked_s is None or asked_s > now.timestamp() else _run(service, loop, -round(1000 * asked_s), now)
+    return None if asked_s is None or asked_s > now.timestamp() else -round(1000 * asked_s)
 
 
 def run_now(service: Service, now: datetime) -> list[Epoch]:
@@ -85,13 +100,13 @@ def run_now(service: Service, now: datetime) -> list[Epoch]:
 def _run(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | None:
     for _ in range(ATTEMPTS):
         service.refresh_from_db()  # another loop may have changed its partition, an operator its policy
-        if active_operations.is_paused(service, loop):
+        if active_operations.is_paused(service, loop) or not active_operations.loops_run(service):
             return None  # which the pause itself has put on record
         context = turn_context.resolve(service, now, agents.reporting(agents.connect(), now))
         if _rows(service, loop, context.times.of(loop), index).exists():
             return None
         try:
-            return _run_once(context, loop, index)
+            return guarded(context, loop, index, _decide_and_apply)
         except Stale:
             continue
         except IntegrityError as error:
@@ -101,20 +116,22 @@ def _run(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | Non
     return None
 
 
-def _rows(service: Service, loop: Loop, period: float, index: int) -> QuerySet[Epoch]:
-    return Epoch.objects.filter(kind=loop.value, service=service, period_s=period, index=index)
+def _rows(service: Service, loop: Loop, period: float, index: int, advisory: bool = False) -> QuerySet[Epoch]:
+    return Epoch.objects.filter(kind=loop.value, service=service, period_s=period, index=index, advisory=advisory)
 
 
-def _meta(service: Service, loop: Loop) -> Mapping[str, Any]:
-    state = ControllerState.objects.filter(kind=loop.value, service=service).first()
+def _meta(service: Service, loop: Loop, advisory: bool = False) -> Mapping[str, Any]:
+    kind = turn_context.state_kind(loop, advisory)
+    state = ControllerState.objects.filter(kind=kind, service=service).first()
     found: Mapping[str, Any] = state.value.get(META, {}) if state else {}
     return found
 
 
-def _run_once(context: TurnContext, loop: Loop, index: int) -> Epoch | None:
+def guarded(context: TurnContext, loop: Loop, index: int, turn: Turn) -> Epoch | None:
+    """Takes a turn; a controller's exception is stored with the epoch."""
     started_at, clock = timezone.now(), time.monotonic()
     try:
-        return _decide_and_apply(context, loop, index)
+        return turn(context, loop, index)
     except (Stale, DatabaseError, redis.RedisError):
         raise
     except Exception as error:
@@ -122,7 +139,7 @@ def _run_once(context: TurnContext, loop: Loop, index: int) -> Epoch | None:
         log.exception("%s epoch %d of %s failed", loop.value, index, context.service)
         failure = f"{type(error).__name__}: {error}"
         with transaction.atomic():
-            epoch = _epoch(context, loop, index, started_at, clock, Epoch.Status.FAILED, failure)
+            epoch = stored_epoch(context, loop, index, started_at, clock, Epoch.Status.FAILED, failure)
             decision_rows.failed(epoch, context.now, failure)
         return epoch
 
@@ -141,9 +158,9 @@ def _decide_and_apply(context: TurnContext, loop: Loop, index: int) -> Epoch | N
     4. Take the lock of plans and placements. Whoever pauses a loop, sets a control mode or makes an override takes it
        too: these stay as they are until the transaction ends.
     5. Check that nobody has paused the loop while it computed, and that policy and overrides are still the context's.
-    6. Read the control mode. Where decisions do not act, record this one, or offer it for approval if it changes the
-       fleet, and leave the controller's state alone: for the next epoch this one has not happened. So it is, whatever
-       they are, with decisions of a policy that is not in force: gateways go by the states of the one that is.
+    6. Read the control mode. Where people approve decisions, offer this one if it changes the fleet, and leave the
+       controller's state alone: for the next epoch this one has not happened. So it is, whatever they are, with
+       decisions of a policy that is not in force: gateways go by the states of the one that is.
     7. Swap the controller's state: replace it where its version is still the one that was read in 1.
     8. Carry out: close older plans that wait, write budgets, workers and decisions, then instances.
     9. Commit, and only then publish to agents and gateways, which would else act on what may be rolled back.
@@ -166,25 +183,25 @@ def _decide_and_apply(context: TurnContext, loop: Loop, index: int) -> Epoch | N
         # 2. From here on: all, or nothing.
         with transaction.atomic():
             if result.no_op and not turn.fresh and not result.effects.commands:
-                _swap(state, result.state)
+                swap(state, result.state)
                 return None
             # 3. Claim the epoch.
-            epoch = _epoch(context, loop, index, started_at, clock, _status(result.effects))
+            epoch = stored_epoch(context, loop, index, started_at, clock, status_of(result.effects))
             # 4. Keep everybody else from changing plans, placements and operations.
             apply.lock()
             # 5. What people have set meanwhile goes before this decision.
             stored = Service.objects.get(pk=service.pk)
-            if active_operations.is_paused(service, loop) or service_policy.signature(stored, now) != context.signature:
+            halted = active_operations.is_paused(service, loop) or not active_operations.loops_run(service)
+            if halted or service_policy.signature(stored, now) != context.signature:
                 raise Stale
             recordings.keep(epoch, notes, now)
             # 6. A decision that does not act goes on record, and no further.
             control_mode = active_operations.control_mode_of(service)
-            asks = control_mode.mode == ControlMode.APPROVE and pending_plans.changes_fleet(result.effects.commands)
-            advises = control_mode.mode == ControlMode.ADVISE and bool(result.effects.commands)
-            if not control_mode.acts and (asks or advises or not service_policy.is_in_force(stored)):
+            asks = not control_mode.acts and pending_plans.changes_fleet(result.effects.commands)
+            if asks or not (control_mode.acts or service_policy.is_in_force(stored)):
                 return _record_only(epoch, state, result, control_mode if asks else None, now)
             # 7. Compare and swap.
-            _swap(state, result.state)
+            swap(state, result.state)
             # 8. Carry out.
             pending_plans.supersede(service, loop.value, "The loop has decided anew.", now)
             made = _apply(context, loop, epoch, result, workers)
@@ -227,7 +244,7 @@ def carry_out(approval: Approval, now: datetime) -> bool:
     if pending_plans.basis(service, state) != approval.basis:
         return False
     context = turn_context.resolve(service, now, agents.reporting(agents.connect(), now))
-    _swap(state, approval.state)
+    swap(state, approval.state)
     commands = commands_from_json(approval.commands)
     if approval.loop == Loop.CARBON:
         workers = follow_up(context, commands, plan_from_json(approval.state))
@@ -287,12 +304,12 @@ def _apply_plan(context: TurnContext, epoch: Epoch, commands: Sequence[Command],
         raise Stale
     budgets.apply_budgets(context, commands, pools)
     result = workers.decision.result
-    _swap(workers.decision.state, result.state)
+    swap(workers.decision.state, result.state)
     apply.apply_workers(context, result.effects.commands)
     return decision_rows.of_pools(epoch, result.effects, context.now, kind=Loop.SCALE)
 
 
-def _swap(state: ControllerState, value: dict[str, Any]) -> None:
+def swap(state: ControllerState, value: dict[str, Any]) -> None:
     """Replaces the controller's state if its version is still the one that was read. Raises Stale if it is not."""
     moved = ControllerState.objects.filter(pk=state.pk, version=state.version).update(
         version=state.version + 1, value=value, updated_at=timezone.now()
@@ -301,7 +318,7 @@ def _swap(state: ControllerState, value: dict[str, Any]) -> None:
         raise Stale
 
 
-def _epoch(
+def stored_epoch(
     context: TurnContext,
     loop: Loop,
     index: int,
@@ -322,10 +339,11 @@ def _epoch(
         status=status,
         solve_s=time.monotonic() - clock,
         error=error,
+        advisory=context.advisory,
     )
 
 
-def _status(effects: Effects) -> Epoch.Status:
+def status_of(effects: Effects) -> Epoch.Status:
     """Returns the epoch's status. It is infeasible also where the best that is possible was done, so that an operator
     notices.
     """

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from core.types import CarbonPlan, Command, Effects, Loop, Rationale, Reason
+from pools.models import Pool
 from scheduler.control.apply import budgets
 from scheduler.control.apply.budgets import Envelope
 from scheduler.control.steps import autoscale_step, dynamollm_steps, policy_steps, right_size_step, threshold_steps
@@ -58,7 +59,7 @@ def decide(context: TurnContext, loop: Loop, index: int | None) -> TurnDecision:
     Another step's state is not read, but for the carbon loop's: that is the plan in force, whoever made it. `index`
     None: it follows up on another loop, and has its own turn still before it.
     """
-    state, _ = ControllerState.objects.get_or_create(kind=loop.value, service=context.service)
+    state, _ = ControllerState.objects.get_or_create(kind=context.state_kind(loop), service=context.service)
     name = str(getattr(context.knobs, loop.value))
     meta = state.value.get(META, {})
     fresh = meta.get("policy") != context.signature
@@ -76,12 +77,15 @@ def decide(context: TurnContext, loop: Loop, index: int | None) -> TurnDecision:
     return TurnDecision(state, replace(result, state={**result.state, META: mine}), fresh)
 
 
-def follow_up(context: TurnContext, commands: Sequence[Command], plan: CarbonPlan | None) -> FollowUp:
+def follow_up(
+    context: TurnContext, commands: Sequence[Command], plan: CarbonPlan | None, pools: Sequence[Pool] = ()
+) -> FollowUp:
     """Decides the workers of a carbon plan that is about to be carried out.
 
-    Pools that lose or gain GPUs get their workers at once rather than at the next scale epoch.
+    Pools that lose or gain GPUs get their workers at once rather than at the next scale epoch. `pools`: all of the
+    service's, as they are to be taken to be, which get what the plan gives them; empty: as they are stored.
     """
-    pools = budgets.pools_of(context.service)
+    pools = pools or budgets.pools_of(context.service)
     before = {pool.pk: (pool.gpu_budget, pool.workers) for pool in pools}
     partition = budgets.partition_after(context.service, commands)
     after = budgets.after(commands, partition, pools, context.pins)

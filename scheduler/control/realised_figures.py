@@ -20,7 +20,7 @@ BATCH = 200
 def fill(now: datetime) -> int:
     """Fills `realised` of the epochs' decisions whose horizon has passed; returns how many."""
     waiting = (
-        Decision.objects.filter(realised__isnull=True, epoch__isnull=False, at__gte=now - OLDEST)
+        Decision.objects.filter(realised__isnull=True, epoch__advisory=False, at__gte=now - OLDEST)
         .exclude(epoch__status__in=NOT_CARRIED_OUT)
         .select_related("epoch", "service")
         .order_by("at")

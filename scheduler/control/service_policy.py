@@ -116,8 +116,10 @@ def ensure_state(service: Service) -> ControllerState:
     return ControllerState.objects.get_or_create(kind=KIND, service=service, defaults={"value": value})[0]
 
 
-def hands_on(service: Service, knobs: Knobs) -> dict[str, float]:
+def hands_on(service: Service, knobs: Knobs, kind: str = Loop.SCALE) -> dict[str, float]:
     """Returns by class the share of what comes to its pools that goes to the next larger class, as scale last decided.
+
+    `kind`: of scale's ControllerState.
 
     Under a plan that stands still a class without instances hands on everything, as in the simulator. Empty where
     nothing is handed on, or scale has decided for another partition.
@@ -130,7 +132,7 @@ def hands_on(service: Service, knobs: Knobs) -> dict[str, float]:
         return dynamo_given.spilled(names, {name for name, workers in pools if any(workers.values())})
     if knobs.scale != "dynamo":
         return {}
-    state = ControllerState.objects.filter(kind=Loop.SCALE, service=service).first()
+    state = ControllerState.objects.filter(kind=kind, service=service).first()
     if state is None or state.value.get("partition") != service.partition.name:
         return {}
     return {pool_key(text).request_class: float(share) for text, share in state.value["shares"].items()}

@@ -26,6 +26,7 @@ from scheduler.models import ControllerState
 @dataclass(frozen=True, slots=True)
 class TurnContext:
     """A service at one moment, and the policy that its loops run. `knobs`: with the partition that an override pins.
+    `advisory`: it only advises beside the one in force, with states of its own.
 
     `signature`: changes with whatever the loops are to decide anew for. `drained`: the sites that people drain, by id.
     `reporting`: the nodes that report. `plan`: the carbon plan in force. `pools`: those of the partition in force.
@@ -42,6 +43,11 @@ class TurnContext:
     reporting: frozenset[str]
     plan: CarbonPlan | None
     pools: tuple[Pool, ...]
+    advisory: bool = False
+
+    def state_kind(self, loop: Loop) -> str:
+        """Returns the kind of the ControllerState of a loop."""
+        return state_kind(loop, self.advisory)
 
     @property
     def family(self) -> str:
@@ -59,10 +65,16 @@ class TurnContext:
         return replace(self, service=service, plan=plan, pools=active)
 
 
-def resolve(service: Service, now: datetime, reporting: Iterable[str]) -> TurnContext:
-    """Reads what is in force at `now`."""
+def state_kind(loop: Loop, advisory: bool) -> str:
+    return f"advice.{loop.value}" if advisory else loop.value
+
+
+def resolve(
+    service: Service, now: datetime, reporting: Iterable[str], policy: Policy | None = None, advisory: bool = False
+) -> TurnContext:
+    """Reads what is in force at `now`. `policy`: that the loops are to run; None: the one that decides."""
     overrides = active_operations.planned_around(service, now)
-    own = service_policy.deciding(service)
+    own = policy or service_policy.deciding(service)
     knobs = service_policy.with_overrides(own, overrides)
     active = service.pools.filter(request_class__partition=service.partition_id)
     return TurnContext(
@@ -75,12 +87,13 @@ def resolve(service: Service, now: datetime, reporting: Iterable[str]) -> TurnCo
         pins=active_operations.pins_of(overrides),
         drained=active_operations.drained_of(overrides),
         reporting=frozenset(reporting),
-        plan=carbon_plan(service),
+        plan=carbon_plan(service, advisory),
         pools=tuple(active.select_related("site", "request_class")),
+        advisory=advisory,
     )
 
 
-def carbon_plan(service: Service) -> CarbonPlan | None:
-    """Returns the carbon plan in force; None where there is none yet."""
-    state = ControllerState.objects.filter(kind=Loop.CARBON, service=service).first()
+def carbon_plan(service: Service, advisory: bool = False) -> CarbonPlan | None:
+    """Returns the carbon plan in force, or that of the policy that advises; None where there is none yet."""
+    state = ControllerState.objects.filter(kind=state_kind(Loop.CARBON, advisory), service=service).first()
     return plan_from_json(state.value) if state else None

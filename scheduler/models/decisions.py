@@ -11,7 +11,7 @@ from pools.models import Pool, Service
 class ControllerState(models.Model):
     """A controller's state between epochs: a value, replaced by compare-and-swap on `version`."""
 
-    kind = models.CharField(max_length=10)
+    kind = models.CharField(max_length=20)
     service = models.ForeignKey(Service, on_delete=models.CASCADE, related_name="controller_states")
     version = models.BigIntegerField(default=0)
     value = models.JSONField(default=dict)
@@ -33,7 +33,10 @@ class SlowLoop(models.TextChoices):
 
 
 class Epoch(models.Model):
-    """One run of a slow loop for one service; `index` = floor(t / period), unique: no epoch runs twice."""
+    """One run of a slow loop for one service; `index` = floor(t / period), unique: no epoch runs twice.
+
+    `advisory`: of the policy that advises beside the one in force. `comparison`: the fleets of both then, predicted.
+    """
 
     class Status(models.TextChoices):
         APPLIED = "applied"
@@ -54,12 +57,16 @@ class Epoch(models.Model):
     solve_s = models.FloatField(null=True, blank=True)
     error = models.TextField(blank=True)
     recording = models.JSONField(null=True, help_text="What its steps were given and answered.")
+    advisory = models.BooleanField(default=False, help_text="Of the policy that advises: it is never carried out.")
+    comparison = models.JSONField(null=True, help_text="Predicted of the fleet in force, and of the one advised.")
 
     class Meta:
         ordering = ["-due_at"]
         get_latest_by = "due_at"
         constraints = [
-            models.UniqueConstraint(fields=["kind", "service", "period_s", "index"], name="epoch_runs_once"),
+            models.UniqueConstraint(
+                fields=["kind", "service", "period_s", "index", "advisory"], name="epoch_runs_once"
+            ),
             models.CheckConstraint(condition=Q(period_s__gt=0), name="epoch_period_positive"),
         ]
 

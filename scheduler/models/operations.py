@@ -48,6 +48,10 @@ class ServiceMode(models.Model):
         return f"{self.service}: {self.mode}"
 
     @property
+    def advises(self) -> bool:
+        return self.mode == ControlMode.ADVISE
+
+    @property
     def acts(self) -> bool:
         """Says whether the loops of the policy in force carry out what they decide."""
         return self.mode == ControlMode.ACT or (self.mode == ControlMode.ADVISE and not self.gateways_only)

@@ -25,7 +25,7 @@ from ..rest.filters import filterset
 from ..rest.idempotency import idempotent
 from ..rest.owned import ChoiceField, NumberField
 from ..rest.permissions import within
-from ..rest.references import KeyField, key_of
+from ..rest.references import KeyField, key_of, of_key
 
 
 def _name(source: str) -> serializers.Field:
@@ -236,9 +236,16 @@ class ApprovalViewSet(ReadOnly):
 
 
 class ControlModeSerializer(serializers.Serializer):
-    """What becomes of the decisions of a service's slow loops: they act, are only shown, or wait for approval."""
+    """What becomes of the decisions of the policy that is configured: they act, are only shown, or wait for approval.
+
+    `in_force`: the policy that acts meanwhile. `gateways_only`: none of its loops has acted yet, so that clocks stay at
+    the top.
+    """
 
     service = KeyField(read_only=True)
+    policy = serializers.CharField(read_only=True)
+    in_force = serializers.CharField(read_only=True)
+    gateways_only = serializers.BooleanField(read_only=True)
     mode = ChoiceField(choices=ControlMode.choices)
     approve_within_s = NumberField(required=False, min_value=1)
 
@@ -261,15 +268,23 @@ class ControlModeView(View):
         asked.is_valid(raise_exception=True)
         given = asked.validated_data
         actor = audit.actor_of(request, "api")
-        return _mode(
-            pauses.set_control_mode(actor, self._service(service), given["mode"], given.get("approve_within_s"))
-        )
+        made = pauses.set_control_mode(actor, self._service(service), given["mode"], given.get("approve_within_s"))
+        made.service.refresh_from_db()
+        return _mode(made)
 
     def _service(self, key: str) -> Service:
-        if key.startswith("~") and key[1:].isascii() and key[1:].isdigit() and len(key) < 20:
-            return get_object_or_404(Service, pk=int(key[1:]))
-        return get_object_or_404(Service, name=key)
+        return get_object_or_404(Service, **of_key(key))
 
 
 def _mode(found: ServiceMode) -> Response:
-    return Response({"service": key_of(found.service), "mode": found.mode, "approve_within_s": found.approve_within_s})
+    service = found.service
+    return Response(
+        {
+            "service": key_of(service),
+            "policy": service.policy,
+            "in_force": service.own_policy().name,
+            "gateways_only": found.gateways_only,
+            "mode": found.mode,
+            "approve_within_s": found.approve_within_s,
+        }
+    )

@@ -72,3 +72,10 @@ class KeyField(serializers.RelatedField):
 
     def get_choices(self, cutoff: int | None = None) -> dict[str, str]:
         return {}  # only forms of HTML ask, and they would read the whole table
+
+
+def of_key(key: str) -> dict[str, Any]:
+    """Returns what finds a row that is named by its name, or by `~` and its id, in an address."""
+    if key.startswith("~") and key[1:].isascii() and key[1:].isdigit() and len(key) < 20:
+        return {"pk": int(key[1:])}
+    return {"name": key}

@@ -26,7 +26,7 @@ from scheduler.control.snapshot.published_profiles import has_room
 from scheduler.control.snapshot.recorded_demand import arrivals
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import workers_from_json
-from scheduler.models import ControllerState, ControlMode
+from scheduler.models import ControllerState
 
 KIND = "claims"  # of the ControllerState that says which GPUs a service was last asked to give back
 _FIXED, _FIXED_KEY = "", 0  # who has what nobody gives back: no service's name or key
@@ -102,8 +102,7 @@ def _claims(
 def _acts(service: Service) -> bool:
     """Says whether the service's plans are carried out, now or when somebody approves them."""
     paused = any(active_operations.is_paused(service, loop) for loop in (Loop.CARBON, Loop.SCALE))
-    control_mode = active_operations.control_mode_of(service)
-    return not paused and (control_mode.acts or control_mode.mode == ControlMode.APPROVE)
+    return not paused and active_operations.loops_run(service)
 
 
 @dataclass(slots=True)

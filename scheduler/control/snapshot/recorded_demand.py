@@ -70,6 +70,11 @@ class DemandWindow:
     rise: tuple[float, ...] = ()
 
     @property
+    def span_s(self) -> float:
+        """The length of the window."""
+        return float(self.came.shape[1] * STRETCH_S)
+
+    @property
     def peak_rps(self) -> float:
         """The service's rate in the fullest stretch."""
         return counted(self.came.sum(axis=0)).peak_rps

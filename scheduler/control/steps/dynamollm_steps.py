@@ -154,7 +154,7 @@ def _server_counts(
     made anew of another type or size.
     """
     budgets = {PoolKey(pool.site.name, pool.request_class.name): pool.gpu_budget for pool in _pools(context)}
-    state = ControllerState.objects.filter(kind=Loop.SCALE, service=context.service).first()
+    state = ControllerState.objects.filter(kind=context.state_kind(Loop.SCALE), service=context.service).first()
     stored = state.value if state is not None else {}
     alike = stored.get("server", cluster.mode.name) == cluster.mode.name  # states of 0.1 do not say
     given = stored.get("servers", {}) if alike else {}
@@ -323,7 +323,7 @@ def _shard_pools(
 ) -> tuple[shard_dynamo.ShardPool, ...]:
     context, kind, classes = turn.context, _kind(turn.context, cluster), _classes(turn)
     names = [own.request_class.name for own in classes]
-    shares = service_policy.hands_on(context.service, context.knobs)
+    shares = service_policy.hands_on(context.service, context.knobs, context.state_kind(Loop.SCALE))
     loads = dynamo_given.pool_loads(_ahead(turn, classes, 1), [shares.get(name, 0.0) for name in names])
     load_of = dict(zip(names, loads, strict=True))
     totals = Counter[str]()

@@ -185,7 +185,7 @@ def _is_observed(context: TurnContext, seen: DemandWindow, since_s: float) -> bo
 
 def _modes(context: TurnContext) -> dict[str, dict[str, Mode]]:
     """Returns by class and site the mode that the loops last had there: only shard changes one that scale knows."""
-    kinds = (Loop.SCALE, Loop.SHARD)
+    kinds = [context.state_kind(loop) for loop in (Loop.SCALE, Loop.SHARD)]
     rows = dict(ControllerState.objects.filter(service=context.service, kind__in=kinds).values_list("kind", "value"))
     found: dict[str, dict[str, Mode]] = {}
     for kind in kinds:

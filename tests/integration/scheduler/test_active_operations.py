@@ -12,7 +12,7 @@ from pools import wire
 from pools.access.audit import Actor
 from pools.models import AuditEntry, Instance, Membership, Node, Partition, Site
 from scheduler import tasks
-from scheduler.control import active_operations, epochs, pending_plans, service_policy
+from scheduler.control import active_operations, advising, epochs, pending_plans, service_policy
 from scheduler.control.steps.policy_steps import Result
 from scheduler.models import Approval, ControllerState, Decision, Epoch, LoopPause, Override, ServiceMode
 from scheduler.operations import approvals, overrides, pauses, undoing
@@ -65,14 +65,15 @@ def test_clocks_go_to_the_top_when_the_clock_loop_is_paused(service, redis_clien
 
 def test_nothing_is_carried_out_when_a_service_is_advised(service, operator, now):
     pauses.set_control_mode(operator, service, "advise")
-    epoch = epochs.run(service, Loop.CARBON, now)
+    assert epochs.run(service, Loop.CARBON, now) is None
+    epoch = advising.run(service, now)[0]
     assert epoch.status == "advised"
-    decision = epoch.decisions.get()
+    decision = epoch.decisions.get(kind="carbon")
     assert decision.commands
     assert not workers(service)
     assert not Instance.objects.exists()
     assert not epochs.has_plan(service)
-    assert epochs.run(service, Loop.CARBON, now) is None
+    assert advising.run(service, now) == []
 
 
 def test_plan_is_carried_out_when_it_is_approved(service, redis_client, operator, now):

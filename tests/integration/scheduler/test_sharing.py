@@ -165,6 +165,7 @@ def test_nothing_is_asked_of_a_service_whose_decisions_do_not_act(
     set_policy(service, "single_pool")
     run_all(service, now)
     ServiceMode.objects.create(service=service, mode=ControlMode.ADVISE, gateways_only=True)
+    service_policy.put_in_force(service)
     second = second_service("single_pool")
     traffic(now, "llama3-8b")
     assert to_give_back(agents.reporting(redis_client, now), now) == []

@@ -19,6 +19,8 @@ LISTS = sorted(prefix for prefix, _, _ in urls.router.registry)
 MOST_OF_OTHERS = 10  # session, user, role, its sites; what is asked for
 OTHERS = {  # by the pattern's name: what is no list of the router's
     "mode": ["modes/llama3-70b/"],
+    "advice": ["modes/llama3-70b/advice/"],
+    "previews": [],  # only POST
     "experiments": ["experiments/"],
     "experiment": ["experiments/common-sites/"],
     "overheads": ["overheads/"],

@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from pools.models import AuditEntry
+from pools.models import AuditEntry, Service
 from scheduler.models import LoopPause, Override
 from tests.fakes import seed
 
@@ -75,3 +75,43 @@ def test_mode_of_a_service_is_read_and_set(post):
     assert post("modes/llama3-70b/", mode="advise").json()["mode"] == "advise"
     assert post.get("modes/llama3-70b/")["mode"] == "advise"
     assert post("modes/nobody/", mode="advise").status_code == 404
+
+
+def test_mode_says_which_policy_is_in_force(post):
+    seed.fleet()
+    post("modes/llama3-70b/", mode="advise")
+    Service.objects.update(policy="single_pool")
+    found = post.get("modes/llama3-70b/")
+    assert (found["policy"], found["in_force"], found["gateways_only"]) == ("single_pool", "greenserve_epochs", False)
+
+
+def test_advice_puts_both_policies_side_by_side(post):
+    seed.fleet()
+    assert post.get("modes/llama3-70b/advice/") == {
+        **{"service": "llama3-70b", "in_force": None, "advised": None},
+        "turns": [],
+    }
+    post("modes/llama3-70b/", mode="advise")
+    Service.objects.update(policy="single_pool")
+    found = post.get("modes/llama3-70b/advice/")
+    assert (found["in_force"]["policy"], found["advised"]["policy"]) == ("greenserve_epochs", "single_pool")
+    assert found["in_force"]["gpus"] > 0
+
+
+def test_preview_changes_nothing_and_names_what_is_missing(post):
+    seed.fleet()
+    (error,) = post("previews/", service="llama3-70b").json()["errors"]
+    assert error["field"] == "mode"
+    (error,) = post("previews/", service="llama3-70b", knobs={"clock": "fixed"}).json()["errors"]
+    assert error["field"] == "policy"
+    (error,) = post("previews/", service="llama3-70b", resume="clock").json()["errors"]
+    assert error["field"] == "resume"
+    (error,) = post("previews/", service="llama3-70b", policy="freesh", knobs={"clock": "warp"}).json()["errors"]
+    assert error["field"] == "knobs"
+    found = post("previews/", service="llama3-70b", pause="clock").json()
+    assert found["now"]["power_w"] < found["then"]["power_w"]
+    assert found["change_w"] == found["then"]["power_w"] - found["now"]["power_w"]
+    assert not LoopPause.objects.exists()
+    found = post("previews/", service="llama3-70b", mode="advise", policy="freesh").json()
+    assert (found["then"]["policy"], found["change_w"]) == ("greenserve_epochs", 0.0)
+    assert post.get("modes/llama3-70b/")["mode"] == "act"
