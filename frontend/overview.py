@@ -18,6 +18,8 @@ from scheduler.operations import visibility
 from telemetry import selectors
 from telemetry.models import Report
 from telemetry.models.rollups import MINUTE_S
+from telemetry.report_values.basis import Baseline
+from telemetry.report_values.report_request import ReportRequest
 from telemetry.selectors.frames import (
     INTERVAL_S,
     CarbonFrame,
@@ -55,13 +57,22 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a report says was saved against its baseline, which is modelled; None: not known."""
+    """What a report says was saved: the baseline's figures, which are modelled, less the metered ones; None: not known.
+
+    `hours`: of how many hours of the period, in words.
+    """
 
     report_id: int
     period: str
+    hours: str
     policy: str
-    energy_j: float
+    modelled_j: float
+    metered_j: float
     carbon_gco2e: float | None
+
+    @property
+    def energy_j(self) -> float:
+        return self.modelled_j - self.metered_j
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,15 +190,17 @@ def _saved(user: AnyUser) -> Saved | None:
     summary = (report.summary or {}) if report else {}
     if report is None or report.basis is None or summary.get("energy_j") is None:
         return None
-    baseline = report.basis["baseline"]
-    metered_g, modelled_ug = summary.get("location_gco2e"), baseline.get("location_ug")
-    known = metered_g is not None and modelled_ug is not None
+    baseline = Baseline.from_json(report.basis["baseline"])
+    period = ReportRequest.from_json(report.asked).span()
+    metered_g, modelled_ug = summary.get("location_gco2e"), baseline.location_ug
     return Saved(
-        report.pk,
-        report.asked["period"],
-        baseline["policy"],
-        baseline["energy_uj"] / 1e6 - summary["energy_j"],
-        modelled_ug / 1e6 - metered_g if known else None,
+        report_id=report.pk,
+        period=period.words,
+        hours=baseline.hours_words(period),
+        policy=baseline.policy,
+        modelled_j=baseline.energy_uj / 1e6,
+        metered_j=summary["energy_j"],
+        carbon_gco2e=modelled_ug / 1e6 - metered_g if metered_g is not None and modelled_ug is not None else None,
     )
 
 

@@ -20,7 +20,7 @@ MAX_TICKS = 150
 class LoopRun:
     """The newest epoch of one loop of one service; None: it never ran, or is a clock loop, which has no epochs.
 
-    `no_choice`: the service's `policy` leaves it none. `looked_at`: when it last had a turn, also one in which there
+    `no_choice`: the `policy` in force leaves it none. `looked_at`: when it last had a turn, also one in which there
     was nothing to decide, which leaves no epoch. `pause`: the newest one, also if it has ended.
     """
 
@@ -115,7 +115,8 @@ def loop_runs() -> list[LoopRun]:
     pauses = _newest_pauses()
     found = []
     for service in services:
-        knobs = service.policy_knobs()
+        policy = service.own_policy()
+        knobs = policy.knobs
         times = loop_times.times(knobs)
         for loop in Loop:
             slow = loop.value in SlowLoop.values
@@ -128,7 +129,7 @@ def loop_runs() -> list[LoopRun]:
                 decision_id=epoch.decision_id if epoch else None,
                 no_choice=knobs.has_no_choice(loop),
                 looked_at=getattr(service, f"{loop.value}_looked_at") if slow else None,
-                policy=service.own_policy().name,
+                policy=policy.name,
                 pause=pauses.get((service.pk, loop.value)),
             )
             found.append(run)

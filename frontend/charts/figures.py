@@ -158,20 +158,20 @@ def slo(frame: SloFrame, look: Look) -> Figure:
 
 
 def jain(frame: JainFrame, look: Look) -> Figure:
-    """Draws Jain's index of timely tokens: across tenants, and within each service's class across output lengths."""
+    """Draws the Jain index of tenants, and that of lengths of each class of a service."""
     window = frame.time_range
     x = _at_ends(look, window)
     hover = "%{y:.3f}<extra></extra>"
     shown = sorted(frame.classes.items(), key=lambda item: _mean(item[1]))[:MOST_SERIES]
     shown.sort(key=lambda item: list(frame.classes).index(item[0]))
     several = len({service for service, _ in frame.classes}) > 1
-    names = [f"{service} class {name}" if several else f"class {name}" for (service, name), _ in shown]
+    names = [f"of lengths, {service} {name}" if several else f"of lengths, {name}" for (service, name), _ in shown]
     traces = [
         _line(name, x, _scaled(values), *series_style(n)) | {"hovertemplate": f"{name}: {hover}"}
         for n, (name, (_, values)) in enumerate(zip(names, shown, strict=True))
     ]
-    tenants = _line("across tenants", x, _scaled(frame.tenants), look.theme.ink, "solid", width=2.5)
-    traces.insert(0, tenants | {"hovertemplate": f"across tenants: {hover}"})
+    tenants = _line("of tenants", x, _scaled(frame.tenants), look.theme.ink, "solid", width=2.5)
+    traces.insert(0, tenants | {"hovertemplate": f"of tenants: {hover}"})
     known = [v for values in (frame.tenants, *(v for _, v in shown)) for v in values if v is not None]
     low = _break(min(known, default=0.0))
     title = "Jain index (1 = even)" + (f", from {low:g}" if low > 0 else "")

@@ -177,9 +177,7 @@ class FleetCollector(Collector):
         text = "How many times too fast the error budget burns, over a window of so many seconds."
         yield filled(gauge("slo_burn_rate", text, *names, "window_seconds"), burns)
         jain = selectors.tenant_fairness(TimeRange.last(readings.RECENT.total_seconds(), now.timestamp()))
-        yield filled(
-            gauge("tenant_fairness_jain_ratio", "Jain's index of tokens in time across tenants, 5 min."), [((), jain)]
-        )
+        yield filled(gauge("tenant_fairness_jain_ratio", "Jain index of tenants, 5 min."), [((), jain)])
         live = ((labels, float(n)) for *labels, n in readings.instances())
         columns = ("service", "site", "request_class", "state")
         yield filled(gauge("instances", "Instances that have not stopped.", *columns), ((tuple(k), n) for k, n in live))

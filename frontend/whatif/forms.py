@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from django import forms
 
 from core.simulator.policies import POLICIES
+from pools.models import Service
 from pools.models.fleet import PUE_MOST
 from scheduler.whatif import scenario_documents
 from scheduler.whatif.errors import BadStudy
@@ -149,9 +150,16 @@ class StudyForm(RequestsForm):
         help_text="One a line: freesh {order: fcfs}. Fields of the scenario set otherwise follow: fleet.count=8",
     )
 
-    def __init__(self, base: str, document: Mapping[str, Any], services: list[str], *args: Any, **kwargs: Any) -> None:
-        super().__init__(services, "each its own" if base == FLEET else "all", *args, **kwargs)
+    def __init__(
+        self, base: str, document: Mapping[str, Any], services: Sequence[Service], *args: Any, **kwargs: Any
+    ) -> None:
+        super().__init__(
+            [service.name for service in services], "each its own" if base == FLEET else "all", *args, **kwargs
+        )
         self.base, self.document = base, document
+        self.in_force: dict[str, list[str]] = {}
+        for service in services:
+            self.in_force.setdefault(service.own_policy().name, []).append(service.name)
         self.sites: list[tuple[str, list[str]]] = []
         self.groups: list[str] = []
         self._add_fleet()
@@ -164,7 +172,8 @@ class StudyForm(RequestsForm):
                 help_text="Every field of it is in docs/simulator.md. The fields above are put over it.",
             )
         for name in POLICIES:
-            self.fields[f"run.{name}"] = forms.BooleanField(required=False, label=name)
+            where = f", in force at {', '.join(self.in_force[name])}" if name in self.in_force else ""
+            self.fields[f"run.{name}"] = forms.BooleanField(required=False, label=name + where)
             words = f"Knobs of {name}"
             self.fields[f"knobs.{name}"] = forms.CharField(
                 required=False, max_length=2000, label=words, widget=forms.TextInput({"aria-label": words})
@@ -227,9 +236,10 @@ class StudyForm(RequestsForm):
         return data
 
     def runs(self, data: Mapping[str, Any]) -> list[Any]:
+        """Returns what is asked for, policies in force first, since ratios are to the first run."""
         found = [
             f"{name} {{{str(data[f'knobs.{name}']).strip().strip('{}')}}}" if data.get(f"knobs.{name}") else name
-            for name in POLICIES
+            for name in sorted(POLICIES, key=lambda name: name not in self.in_force)
             if data.get(f"run.{name}")
         ]
         return found + [line.strip() for line in str(data.get("more_runs") or "").splitlines() if line.strip()]

@@ -71,12 +71,11 @@ def study_figures(request: HttpRequest, study_id: int) -> HttpResponse:
         if wanted in plots.UNITS:
             lines = plots.totals(study_cells.shown(found, all_runs), wanted)
             return _csv(f"study-{found.pk}-{wanted}", plots.table(lines, plots.UNITS[wanted]))
-        return _csv(f"study-{found.pk}", comparing.as_csv(study_cells.triples(all_runs), found.currency))
+        return _csv(f"study-{found.pk}", comparing.as_csv(study_cells.triples(all_runs), found.currency, found.target))
     look, against = reader_choices.look(request.GET), request.GET.get("against", "energy")
     runs = study_cells.shown(found, study_cells.listed(experiment, all_runs))
-    figures = {
-        "pareto": plots.pareto(runs, against if against in comparing.AGAINST else "energy", found.currency, look)
-    }
+    against = against if against in comparing.AGAINST else "energy"
+    figures = {"pareto": plots.pareto(runs, against, found.currency, found.target, look)}
     if experiment is None:
         figures |= {"ratios": plots.ratios(runs, look)}
         figures |= {chart: plots.over_time(runs, chart, look) for chart in plots.UNITS}
@@ -95,10 +94,10 @@ def comparison(request: HttpRequest, study_id: int, kind: str) -> HttpResponse:
     runs = study_cells.triples(list(found.runs.defer("series")))
     name = f"study-{found.pk}-{slugify(found.name)[:40] or 'comparison'}"
     if kind == "csv":
-        return _csv(name, comparing.as_csv(runs, found.currency))
+        return _csv(name, comparing.as_csv(runs, found.currency, found.target))
     if kind != "json":
         raise Http404("csv or json")
-    body = {"study": found.pk, "name": found.name, **comparing.as_json(runs, found.currency)}
+    body = {"study": found.pk, "name": found.name, **comparing.as_json(runs, found.currency, found.target)}
     return _download(f"{name}.json", json.dumps(body, indent=2, allow_nan=False), "application/json")
 
 

@@ -35,8 +35,10 @@ def colour(index: int) -> str:
     return SITE_COLOURS[index % len(SITE_COLOURS)]
 
 
-def pareto(runs: Sequence[Shown], against: str, currency: str, look: Look) -> Figure:
-    """Draws SLO attainment over energy, carbon or cost. A dot opens its run; it is filled if no run beats it in both.
+def pareto(runs: Sequence[Shown], against: str, currency: str, target: float, look: Look) -> Figure:
+    """Draws SLO attainment over energy, carbon or cost, and a line at the objective `target`, a share.
+
+    A dot opens its run; it is filled if no run beats it in both.
 
     Of many runs only those are named beside their dots, the others when they are pointed at.
     """
@@ -68,7 +70,8 @@ def pareto(runs: Sequence[Shown], against: str, currency: str, look: Look) -> Fi
                 "color": colour(run.index) if good else look.theme.paper,
                 "line": {"width": 2, "color": colour(run.index)},
             },
-            "hovertemplate": f"{_safe(run.label)}: %{{x:.4~g}} {prefix}{unit}, %{{y:.2f}} %<extra></extra>",
+            "hovertemplate": f"{_safe(run.label)}: %{{x:.4~g}} {prefix}{unit}, %{{y:.2f}} %, "
+            f"{comparing.verdict(run.figures, target).words}<extra></extra>",
         }
         for (run, x, y), good in zip(known, best, strict=True)
     ]
@@ -85,7 +88,7 @@ def pareto(runs: Sequence[Shown], against: str, currency: str, look: Look) -> Fi
             "showlegend": False,
         },
     )
-    lowest = min((y * 100 for _, _, y in known), default=0.0)
+    lowest = min((target * 100, *(y * 100 for _, _, y in known))) if known else 0.0
     span = max(1.0, 100.0 - lowest)
     layout = _layout(look, f"{figure.label.lower()}, {prefix}{unit}", "SLO attainment, %")
     layout["yaxis"]["range"] = [max(0.0, lowest - 0.15 * span) if lowest > 0 else -3.0, 100.0 + 0.15 * span]
@@ -93,9 +96,15 @@ def pareto(runs: Sequence[Shown], against: str, currency: str, look: Look) -> Fi
     if known:
         layout["xaxis"]["range"] = [0.0, max(x for _, x, _ in known) / divisor * 1.15]
     layout["hovermode"] = "closest"
+    rule = {"color": look.theme.ink, "width": 1, "dash": "dash"}
+    at = {"xref": "paper", "yref": "y"}
+    layout["shapes"] = [{**at, "type": "line", "x0": 0, "x1": 1, "y0": target * 100, "y1": target * 100, "line": rule}]
+    words = {"text": f"objective {target * 100:.4g} %", "showarrow": False, "font": {"size": 11}}
+    layout["annotations"] = [{**at, **words, "x": 0, "xanchor": "left", "y": target * 100, "yanchor": "bottom"}]
     question = f"Which policy keeps the objectives for the least {figure.label.lower()}?"
     broken = "" if lowest <= 0 else f"; the attainment axis begins at {layout['yaxis']['range'][0]:.4g} %"
-    caption = f"{SOURCE}. Filled: no other run beats it in both; click a dot to open its run{broken}"
+    objective = f"Dashed: the objective, {target * 100:.4g} % of requests within every limit"
+    caption = f"{SOURCE}. {objective}. Filled: no other run beats it in both; click a dot to open its run{broken}"
     return _figure(data, layout, question, caption, not known)
 
 

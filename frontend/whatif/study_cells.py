@@ -28,7 +28,6 @@ MORE = (  # what a run's page has beside the comparison
     Figure("simulated_s", "Simulated time", "s", ("simulated_s",), ""),
     Figure("mean_power_w", "Mean power", "W", ("mean_power_w",), ""),
     Figure("violation_rate", "Violations (E2E beyond 5 x alone)", "share", ("violation_rate",)),
-    Figure("jain_tenants", "Jain index of tenants", "", ("jain_tenants",)),
     Figure("preemptions", "Preemptions", "", ("preemptions",), ""),
     Figure("retries", "Retries", "", ("retries",), ""),
     Figure("carbon_missing_wh", "Energy without an intensity", "Wh", ("carbon_missing_wh",), ""),
@@ -74,6 +73,7 @@ def run_rows(study: Study, runs: Sequence[StudyRun]) -> list[dict[str, Any]]:
                 "run": run,
                 "state": state,
                 "dot": DOTS[state],
+                "verdict": comparing.verdict(run.figures, study.target) if own else None,
                 "left": _left_s(run, now) if state == "running" else None,
                 "cells": [
                     cell(figure, value, ratio, study.currency, first=own.index == min(compared))

@@ -52,10 +52,10 @@ def new_study(request: HttpRequest) -> HttpResponse:
     except BadStudy as error:
         context = {"base": base, "presets": shipped_scenarios.available(), "trouble": error.message}
         return render(request, "frontend/whatif/new.html", context)
-    names = list(Service.objects.order_by("name").values_list("name", flat=True))
+    services = list(Service.objects.order_by("name"))
     if request.method != "POST":
-        return _form_page(request, StudyForm(base, document, names, initial=ticked), notes)
-    form = StudyForm(base, document, names, request.POST, request.FILES)
+        return _form_page(request, StudyForm(base, document, services, initial=ticked), notes)
+    form = StudyForm(base, document, services, request.POST, request.FILES)
     if not form.is_valid():
         return _form_page(request, form, notes)
     upload = form.cleaned_data["trace"]
@@ -77,7 +77,7 @@ def _base(request: HttpRequest, base: str) -> tuple[Document, list[str], dict[st
     """
     if base == study_drafts.FLEET:
         made = study_drafts.draft_of_fleet(request.user, timezone.now())
-        return made.document, made.notes, {"run.single_pool": True, "run.freesh": True}
+        return made.document, made.notes, _in_force() | {"run.single_pool": True, "run.freesh": True}
     typed = request.POST.get("scenario")
     try:
         made = study_drafts.draft_of({"scenario": typed} if typed else {}, base, request.user)
@@ -87,13 +87,31 @@ def _base(request: HttpRequest, base: str) -> tuple[Document, list[str], dict[st
         made = study_drafts.draft_of({}, base, request.user)
     own = made.document.get("policy", "single_pool")
     name = own.get("name") if isinstance(own, dict) else own
-    ticked: dict[str, Any] = {"run.single_pool": True, f"run.{name}": True}
+    ticked = _in_force() | {"run.single_pool": True, f"run.{name}": True}
     if base.startswith("study:"):
         before = studies.visible(request.user).get(pk=int(base.removeprefix("study:")))
         ticked = {"name": f"{before.name}, changed"[:120]}
         specs = [replace(studies.spec_of(run), label="") for run in before.runs.all()]
         ticked["more_runs"] = "\n".join(spec.title for spec in specs)
     return made.document, made.notes, ticked
+
+
+def _in_force() -> dict[str, Any]:
+    """Returns the fields of what services run now, so that each study compares with it, and of what advises beside it.
+
+    A policy's second set of knobs is one more run.
+    """
+    ticked: dict[str, Any] = {}
+    more: dict[str, None] = {}
+    services = list(Service.objects.order_by("name"))
+    for policy in (*(own.own_policy() for own in services), *(own.configured_policy() for own in services)):
+        run = RunSpec(policy.name, policy.overrides)
+        knobs = run.line.removeprefix(policy.name).strip(" {}")
+        if f"run.{run.policy}" not in ticked:
+            ticked |= {f"run.{run.policy}": True, f"knobs.{run.policy}": knobs}
+        elif ticked[f"knobs.{run.policy}"] != knobs:
+            more[run.line] = None
+    return ticked | ({"more_runs": "\n".join(more)} if more else {})
 
 
 def _form_page(request: HttpRequest, form: StudyForm, notes: list[str]) -> HttpResponse:

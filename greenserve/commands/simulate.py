@@ -50,14 +50,24 @@ FIGURES = {
     "violation_rate": ("violation rate (E2E > 5 x Lat)", ""),
     "goodput_rps": ("goodput", "requests/s"),
     "goodput_tokens_s": ("goodput", "tokens/s"),
-    "jain": ("Jain index of timely tokens", ""),
+    "jain_tenants": ("Jain index of tenants", ""),
+    "jain_lengths": ("Jain index of lengths", ""),
     "preemptions": ("preemptions", ""),
     "retries": ("retries", ""),
     "wall_s": ("computed in", "s"),
     "simulated_rps": ("requests simulated", "per s"),
 }
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E"}
-RATIOS = ("energy_wh", "carbon_g", "cost_usd", "gpu_hours", "slo_attainment", "goodput_rps", "violation_rate", "jain")
+RATIOS = (
+    "energy_wh",
+    "carbon_g",
+    "cost_usd",
+    "gpu_hours",
+    "slo_attainment",
+    "goodput_rps",
+    "violation_rate",
+    "jain_lengths",
+)
 
 
 @click.command()

@@ -20,6 +20,7 @@ class Study(models.Model):
     scenario = models.JSONField()
     notes = models.JSONField(default=list, help_text="What the scenario assumes or leaves out, in sentences.")
     currency = models.CharField(max_length=3, default="USD", help_text="Of all its prices.")
+    target = models.FloatField(default=0.99, help_text="The share of requests that is to keep every objective.")
     job = models.OneToOneField(Job, on_delete=models.PROTECT, related_name="study")
     attempts = models.PositiveSmallIntegerField(default=0, help_text="How many workers took it up.")
     heard_at = models.DateTimeField()

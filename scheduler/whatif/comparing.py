@@ -37,7 +37,8 @@ FIGURES = (
     Figure("tpot_p99_s", "TPOT p99", "s", ("tpot_s", "p99")),
     Figure("e2e_p99_s", "E2E p99", "s", ("e2e_s", "p99")),
     Figure("goodput_rps", "Goodput", "requests/s", ("goodput_rps",), "more"),
-    Figure("jain", "Jain index", "", ("jain",), "more"),
+    Figure("jain_tenants", "Jain index of tenants", "", ("jain_tenants",), "more"),
+    Figure("jain_lengths", "Jain index of lengths", "", ("jain_lengths",), "more"),
     Figure("rejected", "Rejected", "requests", ("rejected",)),
     Figure("clock_mhz", "Mean clock", "MHz", ("clock_mhz",), ""),
 )
@@ -72,34 +73,65 @@ def unbeaten(points: Sequence[tuple[float, float]]) -> list[bool]:
     ]
 
 
-def as_json(runs: Sequence[tuple[int, str, Mapping[str, Any]]], currency: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Says whether a run keeps the objective, also in words; None: its scenario has none."""
+
+    kept: bool | None
+    words: str
+
+
+def verdict(figures: Mapping[str, Any] | None, target: float) -> Verdict:
+    """Judges a run: in all, and for each of its services, at least `target` of the requests keep every limit."""
+    attained = ATTAINMENT.of(figures)
+    if figures is None or attained is None:
+        return Verdict(None, "no objective")
+    of_service = {
+        name: own["slo_attainment"]
+        for name, own in (figures.get("by_service") or {}).items()
+        if own.get("slo_attainment") is not None
+    }
+    below = [name for name, share in of_service.items() if share < target]
+    share = f"{target * 100:.4g} %"
+    if attained >= target and not below:
+        return Verdict(True, f"keeps {share}")
+    where = f" at {', '.join(below)}" if below and len(of_service) > 1 else ""
+    return Verdict(False, f"misses {share}{where}")
+
+
+def as_json(runs: Sequence[tuple[int, str, Mapping[str, Any]]], currency: str, target: float) -> dict[str, Any]:
     rows = compared(runs)
     return {
         "currency": currency,
+        "target": target,
         "ratios_to": rows[0].label if rows else None,
         "figures": {figure.key: {"label": figure.label, "unit": unit_of(figure, currency)} for figure in FIGURES},
         "runs": [
             {
                 "index": row.index,
                 "label": row.label,
+                "keeps_objective": verdict(figures, target).kept,
                 "values": {figure.key: value for figure, value in zip(FIGURES, row.values, strict=True)},
                 "ratios": {figure.key: ratio for figure, ratio in zip(FIGURES, row.ratios, strict=True)},
             }
-            for row in rows
+            for row, (_, _, figures) in zip(rows, runs, strict=True)
         ],
     }
 
 
-def as_csv(runs: Sequence[tuple[int, str, Mapping[str, Any]]], currency: str) -> str:
+def as_csv(runs: Sequence[tuple[int, str, Mapping[str, Any]]], currency: str, target: float) -> str:
     """Writes a row for each run; an empty field is not known."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     units = [f"{figure.key} ({unit})" if (unit := unit_of(figure, currency)) else figure.key for figure in FIGURES]
-    writer.writerow(["run", *units, *(f"{figure.key} ratio to the first" for figure in FIGURES)])
-    for row in compared(runs):
+    writer.writerow(["run", "objective", *units, *(f"{figure.key} ratio to the first" for figure in FIGURES)])
+    for row, (_, _, figures) in zip(compared(runs), runs, strict=True):
         # a leading sign would make a formula of a label in a spreadsheet
         label = f"'{row.label}" if row.label[:1] in "=+-@\t\r" else row.label
-        writer.writerow([label, *(_cell(value) for value in row.values), *(_cell(ratio) for ratio in row.ratios)])
+        words = verdict(figures, target).words
+        writer.writerow(
+            [label, words, *(_cell(value) for value in row.values), *(_cell(ratio) for ratio in row.ratios)]
+        )
     return out.getvalue()
 
 

@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Max
 from django.utils import timezone
 
 from pools.access.rights import AnyUser
-from pools.models import Job
+from pools.models import Job, Slo
 from scheduler.models import Study, StudyFile, StudyRun
 
 from . import experiment_studies, scenario_changes, scenario_documents, study_drafts
@@ -68,6 +69,7 @@ def _stored(name: str, base: str, made: Draft, runs: Sequence[RunSpec], user: An
         scenario=made.document,
         notes=made.notes,
         currency=made.currency,
+        target=_target(made.document),
         job=Job.objects.create(kind=JOB_KIND, parameters={"name": name, "base": base[:120]}, created_by=creator),
         heard_at=now,
         created_by=creator,
@@ -87,6 +89,14 @@ def _stored(name: str, base: str, made: Draft, runs: Sequence[RunSpec], user: An
         for n, run in enumerate(runs)
     )
     return study
+
+
+def _target(document: scenario_documents.Document) -> float:
+    """Returns the highest share that the objectives of its services ask for; 99 % where none is a service of ours."""
+    named = document.get("services")
+    slos = Slo.objects.filter(service__name__in=list(named) if isinstance(named, Mapping) else [])
+    highest: float | None = slos.aggregate(highest=Max("percentile"))["highest"]
+    return 0.99 if highest is None else highest / 100.0
 
 
 def _runs(given: object) -> list[RunSpec]:

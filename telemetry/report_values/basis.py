@@ -14,6 +14,7 @@ import msgspec
 from .inputs import ReportInputs
 from .lines import SloCount
 from .market import Contract
+from .period import Period
 
 WRITERS = 2  # raised when files of the same report come out as other bytes
 
@@ -79,6 +80,16 @@ class Baseline:
     requests: int
     left_out: int  # requests that could not be replayed
     how: str
+    span_s: int | None = None  # what was replayed of the period; None: the report is older than this field
+
+    def hours_words(self, period: Period) -> str:
+        """Returns the number of hours that were replayed, and of how many."""
+        whole = f"{(period.end_s - period.start_s) / 3600:,.0f} hours of {period.words}"
+        return f"{self.span_s / 3600:,.0f} of the {whole}" if self.span_s is not None else f"some of the {whole}"
+
+    @classmethod
+    def from_json(cls, stored: object) -> Baseline:
+        return msgspec.convert(stored, cls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,8 @@ class Statement:
         yield (
             f"Saved (modelled): the same {baseline.requests:,} requests, replayed in the simulator under "
             f"{baseline.policy}, take {energy_words(baseline.energy_uj)}; metered here were "
-            f"{energy_words(metered_uj)}, so {energy_words(baseline.energy_uj - metered_uj)} were saved. {baseline.how}"
+            f"{energy_words(metered_uj)}, so {energy_words(baseline.energy_uj - metered_uj)} were saved. "
+            f"It is of {baseline.hours_words(self.period)}. {baseline.how}"
         )
 
 

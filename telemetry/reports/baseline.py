@@ -101,6 +101,7 @@ def replayed(
         requests=requests,
         left_out=sum(left_out for _, left_out, _ in counts.values()) + int(figures["rejected"]),
         how=f"There, {sum(b.count * b.tp for b in blocks)} GPUs are always on at their top clocks. Modelled.",
+        span_s=end_s - start_s,
     )
 
 

@@ -169,7 +169,7 @@ class SloFrame:
 
 @dataclass(frozen=True, slots=True)
 class JainFrame:
-    """Jain's index across tenants and, for each class of a service, across quartiles of output length (FREESH C.2).
+    """The Jain index of tenants and, for each class of a service, that of lengths (FREESH C.2).
 
     `classes`: by service and class.
     """

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from core.fairness import jain
+from core.fairness import jain, jain_of_tenants
 from telemetry.models.rollups import REQUEST_STEPS_S, STEPS_S
 from telemetry.selectors.frames import JainFrame, SloFrame, SloSeries, TimeRange, Values
 from telemetry.storage.sql.length_rollups import ANSWERED, LENGTH
@@ -161,19 +161,13 @@ def slo(time_range: TimeRange) -> SloFrame:
     return SloFrame(time_range, roll * time_range.bucket_s, tuple(series), total, met, last_end_s)
 
 
-def _tenant_index(shares: Iterable[tuple[int, int]]) -> float | None:
-    """Returns Jain's index over x_k = timely tokens / output tokens of each tenant that was served anything."""
-    values = [timely / output for timely, output in shares if output > 0]
-    return jain(values) if values else None
-
-
 def fairness(time_range: TimeRange) -> JainFrame:
-    """Returns Jain's index across tenants, and within each service's class across quartiles of length. Two queries."""
+    """Returns the Jain index of tenants, and that of lengths of each class of a service. Two queries."""
     roll, params = _rolling(time_range)
     timely, output = _tenants(params)
     t = [_rolled(timely[tenant], roll, time_range.count) for tenant in timely]
     o = [_rolled(output[tenant], roll, time_range.count) for tenant in timely]
-    tenants = tuple(_tenant_index((ts[i], os[i]) for ts, os in zip(t, o, strict=True)) for i in range(time_range.count))
+    tenants = tuple(jain_of_tenants([ts[i] for ts in t], [os[i] for os in o]) for i in range(time_range.count))
     overall = _overall(timely, output)
     seen = [i for buckets in output.values() for i in buckets if i >= 0]
     last_end_s = time_range.start_s + (max(seen) + 1) * time_range.bucket_s if seen else None
@@ -183,7 +177,7 @@ def fairness(time_range: TimeRange) -> JainFrame:
 
 
 def tenant_fairness(time_range: TimeRange) -> float | None:
-    """Returns Jain's index across tenants over all of `time_range`. One query."""
+    """Returns the Jain index of tenants over all of `time_range`. One query."""
     _, params = _rolling(time_range)
     return _overall(*_tenants(params))
 
@@ -201,7 +195,7 @@ def _tenants(params: dict[str, object]) -> tuple[Counts, Counts]:
 
 
 def _overall(timely: Counts, output: Counts) -> float | None:
-    return _tenant_index((_total(timely[tenant]), _total(output[tenant])) for tenant in timely)
+    return jain_of_tenants([_total(timely[tenant]) for tenant in timely], [_total(output[tenant]) for tenant in timely])
 
 
 def _total(counts: dict[int, int]) -> int:
@@ -209,7 +203,7 @@ def _total(counts: dict[int, int]) -> int:
 
 
 def _classes(params: dict[str, object], roll: int, count: int) -> dict[tuple[str, str], Values]:
-    """Returns FREESH eq. 9, Jain's index over quartiles, per service and class, and bucket.
+    """Returns the Jain index of lengths (FREESH eq. 9, over quartiles) per service and class, and bucket.
 
     It is None for fewer requests than quartiles. Where a quartile ends among answers of about one length, they count
     by their mean.

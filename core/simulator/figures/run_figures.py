@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from core.fairness import jain
+from core.fairness import jain_of_tenants
 from core.simulator.figures.bills import bills, total
 from core.simulator.figures.quantiles import EXACT_VALUES, NAMED, Quantiles
 from core.simulator.figures.timely_tokens import TimelyGroups
@@ -124,9 +124,9 @@ class Figures:
             "goodput_rps": _ratio(self._met, end_s),
             "goodput_tokens_s": _ratio(self._met_tokens, end_s),
             "violation_rate": _ratio(self._late, self._windowed),
-            "jain": self._groups.jain(*range(len(self._labels.classes))),
-            "jain_by": {name: self._groups.jain(k) for k, name in enumerate(self._labels.classes)},
-            "jain_tenants": self._tenant_jain(),
+            "jain_lengths": self._groups.jain(*range(len(self._labels.classes))),
+            "jain_lengths_by": {name: self._groups.jain(k) for k, name in enumerate(self._labels.classes)},
+            "jain_tenants": jain_of_tenants(self._tenant_timely.tolist(), self._tenant_asked.tolist()),
             "by_service": {
                 name: service.figures(has_slo)
                 for name, service in zip(self._labels.services, self._services, strict=True)
@@ -146,14 +146,6 @@ class Figures:
             }
             for k, (name, slo) in enumerate(zip(self._labels.classes, self._labels.slos, strict=True))
         }
-
-    def _tenant_jain(self) -> float | None:
-        """Returns Jain's index over tenants of the tokens each got in time, per token it asked for; None for one
-        tenant."""
-        asked = self._tenant_asked > 0
-        if np.count_nonzero(asked) < 2:
-            return None
-        return jain((self._tenant_timely[asked] / self._tenant_asked[asked]).tolist())
 
 
 class _Service:

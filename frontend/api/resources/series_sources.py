@@ -179,6 +179,6 @@ SERIES: Mapping[str, Series] = {
     ),
     "intensity": Series("Carbon intensity of each site's grid: actual, and the newest forecast after it.", _intensity),
     "slo": Series("Share of requests within each objective of each service, over a rolling window.", _slo),
-    "jain": Series("Jain's index across tenants, and within each class of a service across lengths.", _jain),
+    "jain": Series("The Jain index of tenants, and that of lengths of each class of a service.", _jain),
     "gpu": Series("One GPU's power, clock and temperature.", _gpu, 60.0),
 }

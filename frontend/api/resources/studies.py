@@ -56,7 +56,19 @@ class StudySerializer(serializers.ModelSerializer):
     class Meta:
         model = Study
         fields: tuple[str, ...] = (
-            *("id", "name", "base", "job", "state", "progress", "error", "currency", "created_by", "created_at"),
+            *(
+                "id",
+                "name",
+                "base",
+                "job",
+                "state",
+                "progress",
+                "error",
+                "currency",
+                "target",
+                "created_by",
+                "created_at",
+            ),
         )
 
 
@@ -78,7 +90,7 @@ class StudyDetailSerializer(StudySerializer):
     @extend_schema_field(OpenApiTypes.OBJECT)
     def get_comparison(self, study: Study) -> dict[str, Any]:
         runs = [(run.index, run.label, run.figures) for run in study.runs.all() if run.figures is not None]
-        return comparing.as_json(runs, study.currency)
+        return comparing.as_json(runs, study.currency, study.target)
 
 
 class NewStudy(serializers.Serializer):

@@ -67,13 +67,19 @@ def _alert(rule: str, subject: str, summary: str, now: datetime) -> Alert:
     return Alert(rule=rule, subject=subject, summary=summary, level="bad", threshold=1.0, step="look", **moments)
 
 
+BASELINE = {
+    **{"policy": "none", "energy_uj": 2_000_000_000_000, "location_ug": None, "requests": 9, "left_out": 0},
+    **{"how": "", "span_s": 90 * 3600},
+}
+
+
 def _report(pk: int, sites: list[str], now: datetime) -> None:
     """With a baseline, as the Overview shows the newest of them."""
     job = Job.objects.create(kind="report", state=JobState.DONE)
     Report.objects.create(
         pk=pk,
         asked={"sites": sites, "period": "2026-10"},
-        basis={"baseline": {"policy": "none", "energy_uj": 2e12}},
+        basis={"baseline": BASELINE},
         summary={"energy_j": 1e6},
         period_start=now - timedelta(days=1),
         period_end=now,

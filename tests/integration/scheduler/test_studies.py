@@ -66,11 +66,11 @@ def test_a_study_has_figures_and_series_of_each_run_when_a_worker_has_run_it(ope
     assert sum(own["carbon_g_per_h"]) * first.series["step_s"] / 3600 == pytest.approx(
         first.figures["carbon_g"], rel=0.05
     )
-    table = comparing.as_json([(run.index, run.label, run.figures) for run in study.runs.all()], "USD")
+    table = comparing.as_json([(run.index, run.label, run.figures) for run in study.runs.all()], "USD", 0.99)
     assert table["ratios_to"] == "single_pool"
     assert table["runs"][0]["ratios"]["energy_wh"] == 1.0
-    rows = list(csv.reader(io.StringIO(comparing.as_csv([(0, "=cmd", first.figures)], "EUR"))))
-    assert rows[0][3] == "cost (EUR)"
+    rows = list(csv.reader(io.StringIO(comparing.as_csv([(0, "=cmd", first.figures)], "EUR", 0.99))))
+    assert rows[0][4] == "cost (EUR)"
     assert rows[1][0] == "'=cmd"
 
 
@@ -300,6 +300,32 @@ def test_the_form_puts_errors_at_their_fields_and_loses_nothing(
     assert client.get(made.url).status_code == 200
     assert client.get(f"{made.url}files/0.csv").content.startswith(b"TIMESTAMP")
     assert client.get(f"/what-if/new/?base=study:{study.pk}").status_code == 200
+
+
+def test_policy_in_force_is_ticked_with_its_knobs_and_runs_first_and_its_objective_is_the_studys(
+    operator: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = seed.everything(minutes=6).service
+    Service.objects.filter(pk=service.pk).update(policy="greenserve_epochs", knobs={"alpha": 1.3})
+    service.slos.filter(kind="ttft").update(percentile=99.5)
+    monkeypatch.setattr(tasks, "send", lambda study: None)
+    client.force_login(operator)
+    for base in ("fleet", "conversation-week"):
+        form = client.get(f"/what-if/new/?base={base}").context["form"]
+        assert (form["run.greenserve_epochs"].value(), form["knobs.greenserve_epochs"].value()) == (True, "alpha: 1.3")
+        assert form["run.greenserve_epochs"].label == f"greenserve_epochs, in force at {service.name}"
+        assert form["run.single_pool"].value()
+        assert not form["run.dynamollm"].value()
+
+    given = {"base": "fleet", "kind": "keep", "run.dynamollm": "on", "run.greenserve_epochs": "on"}
+    made = client.post("/what-if/new/", given | {"knobs.greenserve_epochs": "alpha: 1.3"})
+
+    assert made.status_code == 302, made.context["form"].errors
+    study = Study.objects.get()
+    assert [run.label for run in study.runs.all()] == ["greenserve_epochs {alpha: 1.3}", "dynamollm"]
+    assert study.target == pytest.approx(0.995)
+    study.runs.update(state="done", figures={"slo_attainment": 0.9, "by_service": {}})
+    assert "misses 99.5 %" in client.get(made.url).content.decode()
 
 
 def test_rest_starts_shows_and_stops_a_study(operator: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

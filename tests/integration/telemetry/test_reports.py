@@ -166,6 +166,7 @@ def test_saving_is_modelled_and_said_to_be_when_the_requests_are_replayed(settle
     model = engine_model("Llama3-70B", "A100-80GB", 4)
     assert baseline["energy_uj"] / 1e6 > model.idle_watts(model.gpu_params.f_max) * 900
     assert baseline["location_ug"] > 0
+    assert baseline["span_s"] == 900
     assert report_jobs.reproduce(report) == []  # what was modelled is kept with the report, not modelled again
 
 

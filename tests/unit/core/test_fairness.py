@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.fairness import jain
+from core.fairness import jain, jain_of_tenants
 from tests.oracles.timely_jain import freesh_timely_jain, timely_totals
 
 SHARES = st.lists(st.floats(min_value=0.0, max_value=1e9), min_size=1, max_size=50)
@@ -62,3 +62,12 @@ def test_empty_groups_are_left_out_when_requests_are_few() -> None:
 def test_totals_are_refused_when_the_lists_differ_in_length() -> None:
     with pytest.raises(ValueError, match="one value each"):
         timely_totals([1, 2], [1])
+
+
+def test_index_of_tenants_is_over_the_share_that_each_got_in_time():
+    assert jain_of_tenants([50, 100, 0], [100, 100, 0]) == pytest.approx(jain([0.5, 1.0]))
+
+
+@pytest.mark.parametrize(("timely", "tokens"), [([], []), ([5], [9]), ([5, 0], [9, 0]), ([0, 0], [9, 9])])
+def test_index_of_tenants_is_unknown_when_there_is_nothing_to_compare(timely, tokens):
+    assert jain_of_tenants(timely, tokens) is None

@@ -52,7 +52,7 @@ def _rows(kind: str) -> list[Row]:
         for order, published in zip(_ORDERS[1:], ttft_s[1:], strict=True)
     ]
     found += [
-        Row(f"{kind}: Jain's index, {run}", "table 5", "", published, figure(run, "jain"), _UNKNOWN)
+        Row(f"{kind}: Jain's index, {run}", "table 5", "", published, figure(run, "jain_lengths"), _UNKNOWN)
         for run, published in ((first, jain_fcfs), (last, jain_llf))
     ]
     return [

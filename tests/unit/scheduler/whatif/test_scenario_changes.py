@@ -119,21 +119,49 @@ def test_each_dot_of_the_pareto_plot_opens_its_run() -> None:
         plots.Shown(1, "two", figures(900.0, None), {}, "/what-if/1/runs/1/"),
     ]
 
-    found = plots.pareto(runs, "energy", "EUR", look)
+    found = plots.pareto(runs, "energy", "EUR", 0.95, look)
 
     dots = [trace for trace in found["data"] if "customdata" in trace]
     assert [(dot["x"], dot["y"], dot["customdata"]) for dot in dots] == [([1.5], [99.0], ["/what-if/1/runs/0/"])]
     assert "<b>" not in dots[0]["hovertemplate"]
     assert found["layout"]["xaxis"]["title"]["text"] == "energy, kWh"
-    assert plots.pareto(runs, "cost", "EUR", look)["meta"]["empty"]
+    assert plots.pareto(runs, "cost", "EUR", 0.95, look)["meta"]["empty"]
+
+
+def test_a_line_stands_at_the_objective_and_is_within_the_axis() -> None:
+    look = Look(THEMES["dark"], None, "UTC")  # type: ignore[arg-type]
+    runs = [plots.Shown(0, "one", figures(1_500.0, 0.999), {}, "")]
+    layout = plots.pareto(runs, "energy", "EUR", 0.95, look)["layout"]
+    (line,), (words,) = layout["shapes"], layout["annotations"]
+    assert (line["y0"], line["y1"], words["y"], words["text"]) == (95.0, 95.0, 95.0, "objective 95 %")
+    assert layout["yaxis"]["range"][0] < 95.0
+
+
+@pytest.mark.parametrize(
+    ("attained", "of_services", "kept", "words"),
+    [
+        (0.99, {}, True, "keeps 99 %"),
+        (0.985, {"chat": 0.985}, False, "misses 99 %"),
+        (0.995, {"chat": 0.999, "code": 0.9}, False, "misses 99 % at code"),
+        (0.995, {"chat": 0.999, "code": None}, True, "keeps 99 %"),
+        (None, {}, None, "no objective"),
+    ],
+)
+def test_each_run_says_whether_it_keeps_the_objective(
+    attained: float | None, of_services: dict[str, float | None], kept: bool | None, words: str
+) -> None:
+    own = figures(1.0, attained) | {"by_service": {name: {"slo_attainment": x} for name, x in of_services.items()}}
+    assert comparing.verdict(own, 0.99) == comparing.Verdict(kept, words)
+    assert words in comparing.as_csv([(0, "a", own)], "EUR", 0.99)
+    assert comparing.as_json([(0, "a", own)], "EUR", 0.99)["runs"][0]["keeps_objective"] is kept
 
 
 def test_only_dots_that_are_not_beaten_are_named_when_there_are_many() -> None:
     look = Look(THEMES["dark"], None, "UTC")  # type: ignore[arg-type]
     runs = [plots.Shown(n, str(n), figures(1_000.0 + n, 0.99), {}, f"/what-if/1/runs/{n}/") for n in range(7)]
-    modes = [dot["mode"] for dot in plots.pareto(runs, "energy", "EUR", look)["data"] if "customdata" in dot]
+    modes = [dot["mode"] for dot in plots.pareto(runs, "energy", "EUR", 0.95, look)["data"] if "customdata" in dot]
     assert modes == ["markers+text", *["markers"] * 6]
-    few = [dot["mode"] for dot in plots.pareto(runs[:6], "energy", "EUR", look)["data"] if "customdata" in dot]
+    few = [dot["mode"] for dot in plots.pareto(runs[:6], "energy", "EUR", 0.95, look)["data"] if "customdata" in dot]
     assert few == ["markers+text"] * 6
 
 

@@ -24,7 +24,7 @@ COUNTS = st.integers(0, 120)
 KEYS = {
     *("requests", "energy_wh", "energy_wh_by", "carbon_g", "cost_usd", "gpu_hours", "slo_attainment"),
     *("slo_attainment_by", "ttft_s", "tpot_s", "itl_s", "e2e_s", "goodput_rps", "goodput_tokens_s"),
-    *("violation_rate", "jain"),
+    *("violation_rate", "jain_lengths"),
 }
 
 
@@ -131,8 +131,8 @@ def test_violations_and_fairness_are_those_of_the_rows(seed: int, count: int, in
         for t in set(made["tenant"].tolist())
     ]
     assert found["jain_tenants"] == (None if len(shares) < 2 else pytest.approx(jain(shares)))
-    assert set(found["jain_by"]) == set(LABELS.classes)
-    assert found["jain"] is None or 1.0 / 12.0 <= found["jain"] <= 1.0
+    assert set(found["jain_lengths_by"]) == set(LABELS.classes)
+    assert found["jain_lengths"] is None or 1.0 / 12.0 <= found["jain_lengths"] <= 1.0
 
 
 def test_violation_rate_leaves_out_when_what_a_request_takes_alone_is_unknown() -> None:
@@ -176,7 +176,7 @@ def test_power_is_that_of_whole_stretches_and_unknown_when_the_series_is_coarse(
 
 def test_figures_are_unknown_when_no_request_has_ended_and_no_time_has_passed() -> None:
     found = Figures(LABELS).summary(outcome([[0.0]], end_s=0.0), {})
-    for key in ("slo_attainment", "goodput_rps", "violation_rate", "jain", "jain_tenants", "mean_power_w"):
+    for key in ("slo_attainment", "goodput_rps", "violation_rate", "jain_lengths", "jain_tenants", "mean_power_w"):
         assert found[key] is None
     json.dumps(found, allow_nan=False)
 

@@ -97,7 +97,7 @@ def test_every_experiment_names_runs_that_there_are(monkeypatch):
             "simulated_s": 3.0,
             "iterations": 9,
             "clock_mhz": 900.0,
-            "jain": 0.9,
+            "jain_lengths": 0.9,
             "violation_rate": 0.1,
             "carbon_g": 9.0,
             "power_w": {"p50": 9.0, "p99": 9.0},

@@ -40,7 +40,7 @@ sites: {here: {pue: 1.5, carbon_g_per_kwh: [100, 300], usd_per_kwh: 0.2}}
 KEYS = {
     *("requests", "energy_wh", "energy_wh_by", "carbon_g", "cost_usd", "gpu_hours", "slo_attainment"),
     *("slo_attainment_by", "ttft_s", "tpot_s", "itl_s", "e2e_s", "goodput_rps", "goodput_tokens_s"),
-    *("violation_rate", "jain", "wall_s", "simulated_rps"),
+    *("violation_rate", "jain_lengths", "wall_s", "simulated_rps"),
 }
 
 
@@ -68,7 +68,7 @@ def test_figures_hang_together_when_a_scenario_has_run(small: Path) -> None:
     assert set(found["slo_attainment_by"]) == {"short", "long"}
     assert set(found["slo_attainment_by"]["long"]) == {"ttft", "tpot_mean", "itl_p99", "e2e"}
     assert found["ttft_s"]["p50"] <= found["ttft_s"]["p90"] <= found["ttft_s"]["p99"]
-    assert 0.0 < found["jain"] <= 1.0
+    assert 0.0 < found["jain_lengths"] <= 1.0
 
 
 def test_carbon_follows_the_hours_when_a_run_is_longer_than_one(small: Path) -> None:

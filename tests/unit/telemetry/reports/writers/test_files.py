@@ -175,7 +175,9 @@ def test_document_is_made_when_names_have_letters_that_its_fonts_lack(tmp_path):
 
 def test_notes_say_what_is_missing_and_what_is_modelled(tmp_path):
     found = [replace(LINES[0], location_missing_uj=LINES[0].energy_uj), *LINES[1:]]
-    baseline = Baseline("single_pool", 2 * sum(line.energy_uj for line in LINES), None, 1_000, 3, "Modelled.")
+    baseline = Baseline(
+        "single_pool", 2 * sum(line.energy_uj for line in LINES), None, 1_000, 3, "Modelled.", 90 * 3600
+    )
     unrented = {name: replace(site, rented=name != "berlin") for name, site in BASIS.sites.items()}
     basis = replace(BASIS, baseline=baseline, sites=unrented, settled_until_s=BASIS.settled_until_s - 3_600)
     statement, _, _ = make(tmp_path, found, basis)
@@ -183,6 +185,7 @@ def test_notes_say_what_is_missing_and_what_is_modelled(tmp_path):
     for words in (
         "carbon feed had no value",
         "Saved (modelled)",
+        "It is of 90 of the ",
         "for Berlin: cost there is electricity",
         "Provisional",
     ):
