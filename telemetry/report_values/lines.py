@@ -62,7 +62,8 @@ class ReportLine:
 class SloCount:
     """Requests that one tenant sent to one pool in the period: how many were judged, and how many kept the SLO.
 
-    `without_tokens`: how many were served without anybody counting their tokens.
+    `without_tokens`: how many were served without anybody counting their tokens. `worked`: how many an engine may have
+    worked on, which are all but those that were refused.
     """
 
     site: str | None
@@ -74,6 +75,7 @@ class SloCount:
     judged: int
     met: int
     without_tokens: int
+    worked: int = 0  # reports of releases that did not count it say nothing of it
 
 
 def decimal_text(value: int, places: int) -> str:
@@ -90,6 +92,11 @@ def joules(energy_uj: int) -> str:
 def kwh(energy_uj: int) -> str:
     """To 10**-12 kWh: 1 kWh is 3.6e12 uJ, so most energies have no end as decimals. Joules are exact."""
     return decimal_text((energy_uj * 10 + 18) // 36, 12)
+
+
+def gpu_hours(gpu_us: int) -> str:
+    """Writes GPU time in hours, to 10**-11 h: most times have no end in hours."""
+    return decimal_text((gpu_us * 1_000 + 18) // 36, 11)
 
 
 def kg(carbon_ug: int) -> str:

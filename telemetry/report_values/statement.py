@@ -129,9 +129,6 @@ class Statement:
     def total_cell(self, column: Column, currency: str | None) -> Cell:
         """Returns the figure of all rows, or of those of one currency ("": those without), as the formulas have it."""
         totals = self.total if currency is None else self.totals_by_currency[currency or None]
-        rows = [group for group in self.rows if currency is None or (group.currency or "") == currency]
-        if column.sums and any(column.cell(group) is None for group in rows):
-            return None
         return column.cell(Group((), None, totals, True))
 
     @property
@@ -207,6 +204,11 @@ class Statement:
             )
         if total.electricity_missing_uj:
             yield f"{energy_words(total.electricity_missing_uj)} were used without a tariff: their cost is unknown."
+        if total.unmetered:
+            yield (
+                f"{total.unmetered:,} requests were served at sites of which nothing was metered: what they used is "
+                "unknown, and so are the totals with them."
+            )
         if total.without_tokens:
             yield f"{total.without_tokens:,} requests were served without anybody counting their tokens."
         unrented = [site.label for _, site in sorted(self.basis.sites.items()) if not site.rented]

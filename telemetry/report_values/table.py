@@ -9,7 +9,7 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 from typing import IO
 
-from .lines import decimal_text, joules, kg, kwh, money
+from .lines import gpu_hours, joules, kg, kwh, money
 from .totals import Group, Totals
 
 _ROUND = Context(prec=12, rounding=ROUND_HALF_EVEN)
@@ -51,27 +51,26 @@ def ratio_text(value: Fraction | None) -> Cell:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _measured(value: Callable[[Totals], int]) -> Callable[[Totals], int | None]:
-    """Nothing was metered: unknown rather than nothing."""
-    return lambda totals: value(totals) if totals.lines else None
+def _metered(value: Callable[[Totals], int]) -> Callable[[Totals], int | None]:
+    return lambda totals: totals.metered(value(totals))
 
 
 COLUMNS = (
     Column("energy_j", _of(lambda t: t.metered_uj, joules), sums=True),
     Column("energy_kwh", _of(lambda t: t.metered_uj, kwh), sums=True),
-    Column("idle_kwh", _of(_measured(lambda t: t.idle_uj), kwh), sums=True),
-    Column("facility_kwh", _of(_measured(lambda t: t.facility_uj), kwh), sums=True),
-    Column("gpu_hours", _of(_measured(lambda t: t.gpu_us), lambda us: decimal_text(us * 1_000 // 36, 11)), sums=True),
+    Column("idle_kwh", _of(_metered(lambda t: t.idle_uj), kwh), sums=True),
+    Column("facility_kwh", _of(_metered(lambda t: t.facility_uj), kwh), sums=True),
+    Column("gpu_hours", _of(_metered(lambda t: t.gpu_us), gpu_hours), sums=True),
     Column("scope2_location_kgco2e", _of(lambda t: t.location, kg), sums=True),
-    Column("scope2_location_known_kgco2e", _of(_measured(lambda t: t.location_ug), kg), sums=True),
-    Column("without_intensity_kwh", _of(_measured(lambda t: t.location_missing_uj), kwh), sums=True),
+    Column("scope2_location_known_kgco2e", _of(_metered(lambda t: t.location_ug), kg), sums=True),
+    Column("without_intensity_kwh", _of(_metered(lambda t: t.location_missing_uj), kwh), sums=True),
     Column("scope2_market_kgco2e", _of(lambda t: t.market, kg), sums=True),
-    Column("without_contract_kwh", _of(_measured(lambda t: t.market_missing_uj), kwh), sums=True),
+    Column("without_contract_kwh", _of(_metered(lambda t: t.market_missing_uj), kwh), sums=True),
     Column("embodied_kgco2e", _of(lambda t: t.embodied, kg), sums=True),
     Column("cost", _of(lambda t: t.cost_nano, money), sums=True, places=2),
-    Column("electricity_cost", _of(_measured(lambda t: t.electricity_nano), money), sums=True, places=2),
-    Column("gpu_hour_cost", _of(_measured(lambda t: t.rental_nano), money), sums=True, places=2),
-    Column("without_tariff_kwh", _of(_measured(lambda t: t.electricity_missing_uj), kwh), sums=True),
+    Column("electricity_cost", _of(_metered(lambda t: t.electricity_nano), money), sums=True, places=2),
+    Column("gpu_hour_cost", _of(_metered(lambda t: t.rental_nano), money), sums=True, places=2),
+    Column("without_tariff_kwh", _of(_metered(lambda t: t.electricity_missing_uj), kwh), sums=True),
     Column("requests", _of(lambda t: t.requests, str), sums=True, places=0),
     Column("prompt_tokens", _of(lambda t: t.prompt_tokens, str), sums=True, places=0),
     Column("output_tokens", _of(lambda t: t.output_tokens, str), sums=True, places=0),

@@ -22,7 +22,11 @@ SUMMED = tuple(name for name in AMOUNTS if name != "requests")  # those are coun
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over some lines and the requests that go with them. `..._missing_...`: that for which it is not known."""
+    """Sums over some lines and the requests that go with them. `..._missing_...`: that for which it is not known.
+
+    Requests without a line used nothing that a meter saw: they were refused, or ran in another period. That is zero,
+    and known. `unmetered` are the others: requests that engines worked on at sites of which nothing is settled.
+    """
 
     lines: int = 0
     energy_uj: int = 0
@@ -45,8 +49,11 @@ class Totals:
     judged: int = 0
     met: int = 0
     without_tokens: int = 0
+    unmetered: int = 0
 
-    def add_slo(self, count: SloCount) -> None:
+    def add_slo(self, count: SloCount, metered: bool) -> None:
+        """Adds a count. `metered`: the site that the requests came to, if any, has settled something in the period."""
+        self.unmetered += 0 if metered else count.worked
         self.requests += count.requests
         self.judged += count.judged
         self.met += count.met
@@ -57,28 +64,32 @@ class Totals:
             setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
         return self
 
-    # What follows is None where it is not whole, and where there was nothing to measure.
+    def metered(self, amount: int) -> int | None:
+        """Returns a sum of lines; None where requests were served that no meter saw."""
+        return None if self.unmetered else amount
+
+    # What follows is None where it is not whole.
 
     @property
     def metered_uj(self) -> int | None:
-        return self.energy_uj if self.lines else None
+        return self.metered(self.energy_uj)
 
     @property
     def location(self) -> int | None:
-        return self.location_ug if self.lines and not self.location_missing_uj else None
+        return None if self.location_missing_uj else self.metered(self.location_ug)
 
     @property
     def market(self) -> int | None:
-        return self.market_ug if self.lines and not self.market_missing_uj else None
+        return None if self.market_missing_uj else self.metered(self.market_ug)
 
     @property
     def embodied(self) -> int | None:
-        return self.embodied_ug if self.lines and not self.embodied_missing_us else None
+        return None if self.embodied_missing_us else self.metered(self.embodied_ug)
 
     @property
     def cost_nano(self) -> int | None:
         missing = self.electricity_missing_uj or self.rental_missing_us
-        return self.electricity_nano + self.rental_nano if self.lines and not missing else None
+        return None if missing else self.metered(self.electricity_nano + self.rental_nano)
 
     @property
     def attainment(self) -> Fraction | None:
@@ -168,13 +179,17 @@ class ReportTotals:
         return {at_s: self._day(at_s) for at_s in block["start_s"].unique().to_list()}
 
     def add_slo(self, counts: Iterable[SloCount], currencies: Mapping[str, str]) -> None:
-        """Adds SLO counts, after the lines. `currencies` by site: requests come to the row of their site's money."""
+        """Adds SLO counts, after the lines. `currencies` by metered site: a request comes to the row of its money.
+
+        Those that came to no site stand in a row that their group has, or else in that of the only currency.
+        """
+        only = next(iter(currencies.values())) if len(set(currencies.values())) == 1 else None
         for count in counts:
             key: Key = tuple(getattr(count, name) for name in self.by)
-            currency = currencies.get(count.site or "")
+            currency = currencies.get(count.site or "", only)
             if (key, currency) not in self.groups:
                 currency = next((c for k, c in sorted(self.groups, key=str) if k == key), currency)
-            _at(self.groups, (key, currency)).add_slo(count)
+            _at(self.groups, (key, currency)).add_slo(count, count.site is None or count.site in currencies)
 
     def rows(self) -> list[Group]:
         """Returns groups in the order of their names; what is nobody's comes last."""

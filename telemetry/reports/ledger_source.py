@@ -85,7 +85,8 @@ SELECT site_id, sum(carbon_ug), sum(energy_uj), sum(carbon_unknown_uj) FROM hour
 
 SLO_SQL = """
 SELECT pool_id, tenant_id, service, count(*), count(slo_met), count(*) FILTER (WHERE slo_met),
-       count(*) FILTER (WHERE status = 'ok' AND output_tokens IS NULL)
+       count(*) FILTER (WHERE status = 'ok' AND output_tokens IS NULL),
+       count(*) FILTER (WHERE status NOT IN ('rejected', 'client_error'))
 FROM telemetry_requestrecord WHERE started_at >= %(start)s AND started_at < %(end)s
 GROUP BY 1, 2, 3 ORDER BY 1 NULLS LAST, 2 NULLS LAST, service COLLATE "C"
 """
@@ -196,13 +197,14 @@ def slo_counts(
 ) -> tuple[SloCount, ...]:
     """Counts requests that began in the period. `every`: those too that never came to a pool, and so to no site."""
     found = []
-    for pool_id, tenant_id, service, requests, judged, met, without in _rows(SLO_SQL, scope.params):
+    for pool_id, tenant_id, service, requests, judged, met, without, worked in _rows(SLO_SQL, scope.params):
         pool = pools.get(str(pool_id))
         if pool is None and not every:
             continue
         tenant = _tenant(tenant_id, tenants)
         site, name, model = (pool.site, pool.name, pool.model) if pool else (None, None, None)
-        found.append(SloCount(site, tenant, service or None, name, model, requests, judged, met, without))
+        counted = (requests, judged, met, without, worked)
+        found.append(SloCount(site, tenant, service or None, name, model, *counted))
     return tuple(found)
 
 

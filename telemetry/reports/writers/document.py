@@ -151,7 +151,7 @@ def _charts(statement: Statement) -> list[Any]:
         statement.days,
         dates,
         sites,
-        lambda day: day.totals.energy_uj / 3.6e12 / energy_scale.size if day.totals.lines else None,
+        lambda day: day.totals.energy_uj / 3.6e12 / energy_scale.size,
         lambda day: day.totals.idle_uj / 3.6e12 / energy_scale.size,
     )
     carbon = drawing.series(

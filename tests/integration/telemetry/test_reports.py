@@ -9,6 +9,7 @@ import json
 from datetime import timedelta
 from decimal import Decimal
 
+import openpyxl
 import pytest
 from click.testing import CliRunner
 from django.core import mail
@@ -18,6 +19,7 @@ from django.test.utils import CaptureQueriesContext
 from kombu.exceptions import OperationalError
 
 from core.engine.engine_model import engine_model
+from frontend.templatetags import units
 from greenserve.cli import cli
 from pools import demo
 from pools.models import AuditEntry, Job, Node, Tenant
@@ -30,8 +32,17 @@ from tests.fakes import metering
 from tests.fakes.house import moment, start_instance
 from tests.fakes.metering import END, LATER, START
 from tests.fakes.people import person
+from tests.fakes.report_texts import pdf_text
 
 pytestmark = pytest.mark.django_db
+SUMMED = {
+    "energy_j": "energy J",
+    "energy_kwh": "energy kWh",
+    "gpu_hours": "GPU hours",
+    "scope2_location_kgco2e": "scope2 location kgCO2e",
+    "scope2_market_kgco2e": "scope2 market kgCO2e",
+    "cost": "cost",
+}
 DAY = f"{moment(START):%Y-%m-%d}"
 MONTH = f"{moment(START):%Y-%m}"
 
@@ -124,6 +135,42 @@ def test_figures_are_those_of_the_ledger_when_made(settled):
     assert 0 < float(row["idle_share"]) < 1
     assert row["scope2_market_kgco2e"] == ""  # there is no contract: unknown, not nothing
     assert float(row["without_contract_kwh"]) == pytest.approx(float(row["facility_kwh"]))
+
+
+def test_totals_are_whole_and_the_same_in_every_format_when_all_requests_of_a_tenant_were_refused(
+    settled, instance, operator
+):
+    supplier(settled)
+    refused = Tenant.objects.create(name="refused")
+    for number in range(3):
+        values = {"pool": None, "instance_uid": None, "status": "rejected", "http_status": 429, "output_tokens": None}
+        metering.request(instance, START + number, f"refused-{number}", refused, **values)
+    report = made(by="tenant", formats="csv,xlsx,pdf,focus-csv")
+    rows = table(report)
+    (row,) = (row for row in rows if row["tenant"] == "refused")
+    assert (row["energy_j"], row["gpu_hours"], row["cost"], row["requests"], row["currency"]) == (
+        *("0", "0", "0", "3"),
+        settled.tariffs.first().currency,
+    )
+    assert (row["j_per_output_token"], row["slo_attainment"]) == ("", "")
+    sums = {name: sum(Decimal(row[name]) for row in rows) for name in rows[0] if name in SUMMED}
+    focus = table(report, "focus-csv")
+    assert sums["energy_j"] == sum(Decimal(row["x_EnergyJ"]) for row in focus)
+    assert sums["cost"] == sum(Decimal(row["BilledCost"]) for row in focus)
+    sheet = openpyxl.load_workbook(io.BytesIO(contents(report)["xlsx"]), data_only=True)["Summary"]
+    totals = {line[0].value: line[2].value for line in sheet.iter_rows()}
+    for name, words in SUMMED.items():
+        rounded = len(rows) * 1e-11 if name in ("energy_kwh", "gpu_hours") else 0.0
+        assert totals[words] == pytest.approx(float(sums[name]), rel=1e-15, abs=rounded), name
+    document = pdf_text(contents(report)["pdf"])
+    assert f"{sums['cost']:.2f}" in document
+    assert f"{sums['energy_kwh'] * 1000:.1f}" in document  # Wh
+    body = operator.get(f"/api/v1/reports/{report.pk}/").json()["summary"]
+    assert body["energy_j"] == float(sums["energy_j"])
+    assert body["market_gco2e"] == pytest.approx(float(sums["scope2_market_kgco2e"]) * 1e3)
+    assert body["cost"] == {row["currency"]: pytest.approx(float(sums["cost"]))}
+    page = operator.get(f"/reports/{report.pk}/").content.decode()
+    assert units.kwh(float(sums["energy_j"])) in page
 
 
 def test_market_is_known_when_contracts_cover_the_site(settled):

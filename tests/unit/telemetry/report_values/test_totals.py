@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.report_values.lines import DIMENSIONS, decimal_text, joules, kwh
+from telemetry.report_values.lines import DIMENSIONS, SloCount, decimal_text, joules, kwh
 from telemetry.report_values.market import markets
 from telemetry.report_values.report_request import ReportRequest
 from telemetry.report_values.table import COLUMNS, ratio_text
-from telemetry.report_values.totals import ReportTotals, Totals
+from telemetry.report_values.totals import Group, ReportTotals, Totals
 from tests.fakes import reports as fake
+from tests.fakes.reports import SERVICE
 
 REQUEST = ReportRequest("2026-10-05/2026-10-07")
 LINES = tuple(fake.lines(REQUEST, hours=30))
 CELL = {column.name: column.cell for column in COLUMNS}
+CURRENCIES = {site: currency for site, _, currency, _ in fake.SITES}
 
 
 def totals_of(found, by):
@@ -93,12 +95,41 @@ def test_market_is_unknown_when_a_site_has_no_contract():
     assert found.total().market is None
 
 
-def test_nothing_is_known_when_there_are_requests_but_no_line():
-    empty = totals_of(LINES[:1], DIMENSIONS)
-    group = next(g for g in empty.rows() if not g.totals.lines)
-    unknown = [c.name for c in COLUMNS if c.cell(group) is None]
-    assert {"energy_kwh", "cost", "scope2_location_kgco2e", "j_per_output_token", "idle_share"} <= set(unknown)
-    assert CELL["requests"](group) == "900"
+REFUSED = SloCount(None, "refused", SERVICE, None, None, requests=7, judged=0, met=0, without_tokens=0, worked=0)
+
+
+@pytest.mark.parametrize("by", [("tenant",), ("site", "tenant"), ()])
+def test_amounts_are_zero_and_totals_whole_when_requests_were_refused(by):
+    made = totals_of(LINES, by)
+    before = {column.name: column.cell(Group((), None, made.total(), True)) for column in COLUMNS}
+    made.add_slo([REFUSED], CURRENCIES)
+    for column in COLUMNS:
+        now = column.cell(Group((), None, made.total(), True))
+        assert now == (str(int(before["requests"]) + 7) if column.name == "requests" else before[column.name])
+    for group in made.rows():
+        if "refused" in group.key:
+            nothing = {column.name: column.cell(group) for column in COLUMNS if column.sums}
+            assert nothing == {**dict.fromkeys(nothing, "0"), "requests": "7"}
+            assert {column.cell(group) for column in COLUMNS if not column.sums} == {None}
+
+
+def test_refused_requests_have_the_reports_currency_when_there_is_one():
+    made = totals_of([line for line in LINES if line.site == "berlin"], ("tenant",))
+    made.add_slo([REFUSED], {"berlin": "EUR"})
+    assert {group.currency for group in made.rows()} == {"EUR"}
+    made.add_slo([replace(REFUSED, tenant="other")], {"berlin": "EUR", "location-1": "USD"})
+    assert {group.currency for group in made.rows()} == {"EUR", None}
+
+
+def test_figures_and_totals_are_unknown_when_a_site_without_meters_served_requests():
+    made = totals_of(LINES, ("site",))
+    made.add_slo([replace(REFUSED, site="dark", worked=3)], CURRENCIES)
+    (group,) = (g for g in made.rows() if g.key == ("dark",))
+    unknown = {column.name for column in COLUMNS if column.cell(group) is None}
+    assert {"energy_kwh", "idle_kwh", "cost", "electricity_cost", "scope2_location_kgco2e"} <= unknown
+    assert CELL["requests"](group) == "7"
+    assert made.total().metered_uj is None
+    assert made.by_currency()["EUR"].metered_uj is not None
 
 
 def test_ratio_is_unknown_when_tokens_were_not_counted():
