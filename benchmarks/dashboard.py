@@ -150,7 +150,8 @@ def fleet() -> dict[str, Any]:
         Slo.objects.create(service=service, kind=kind, objective_s=objective_s)
     Tenant.objects.bulk_create(Tenant(name=f"tenant-{n}") for n in range(8))
     sites = Site.objects.bulk_create(
-        Site(name=f"site-{n:02}", label=f"Site {n:02}", grid_zone="DE", rank=n, power_cap_w=2e5) for n in range(SITES)
+        Site(name=f"site-{n:02}", label=f"Site {n:02}", grid_zone="DE", rank=n, colour=n, power_cap_w=2e5)
+        for n in range(SITES)
     )
     clusters = Cluster.objects.bulk_create(Cluster(site=site, name="main") for site in sites)
     nodes = Node.objects.bulk_create(

@@ -34,7 +34,7 @@ from telemetry.selectors.ledger_frames import LedgerSums
 
 from . import attention, formats, health, loop_health, reader_choices, visible_health
 from .alerts import alert_list
-from .charts import chart_csv, figures
+from .charts import carbon_figure, chart_csv, figures
 from .charts.plot_style import Look
 from .health import Health
 
@@ -124,6 +124,12 @@ class Summary:
         """The sites without one, in words: by name where all of them may be known."""
         unknown = [site.label for site in self.sites if site.intensity_g_per_kwh is None]
         return formats.few(unknown) if self.visible is self.health else f"{len(unknown)} of {len(self.sites)} sites"
+
+    @property
+    def today_without(self) -> str:
+        """The sites of whose carbon today some is not known, in words: by name where all of them may be known."""
+        without = self.today.without
+        return formats.few(without) if self.visible is self.health else f"{len(without)} of {len(self.sites)} sites"
 
     @property
     def nodes_reporting(self) -> int:
@@ -232,7 +238,7 @@ def charts(user: AnyUser, window: TimeRange, look: Look, wanted: Collection[str]
     found: dict[str, Any] = {}
     if {"power", "carbon"} & set(wanted):
         power, carbon = selectors.energy(window, most=MOST_SITES, named=visible_health.site_names(user))
-        found |= {"power": figures.power(power, look), "carbon": figures.carbon(carbon, look)}
+        found |= {"power": figures.power(power, look), "carbon": carbon_figure.carbon(carbon, look)}
     if "slo" in wanted:
         found["slo"] = figures.slo(selectors.slo(window), look)
     if "jain" in wanted:

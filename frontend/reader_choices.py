@@ -86,7 +86,8 @@ def look(query: QueryDict) -> Look:
     """Reads the theme of the URL, and the time zone that the middleware has activated."""
     zone = timezone.get_current_timezone()
     fixed = chosen(query).fixed is not None
-    return Look(THEMES.get(query.get("theme", ""), THEMES["light"]), zone, timezone.get_current_timezone_name(), fixed)
+    theme = THEMES.get(query.get("theme", ""), THEMES["light"])
+    return Look(theme, zone, timezone.get_current_timezone_name(), fixed, timezone.localdate())
 
 
 def in_zone(url: str, zone: str) -> str:

@@ -65,9 +65,9 @@ def jain(frame: JainFrame) -> str:
 
 def _sites(site: SitePower | SiteCarbon, drawn: Sequence[SitePower | SiteCarbon], sums: LedgerSums) -> list[SiteSums]:
     """Returns the site's sums; of those that are drawn together, each."""
-    by_itself = {one.site for one in drawn if one.rank is not None}
+    by_itself = {one.site for one in drawn if one.colour is not None}
     return [
-        one for one in sums.sites if (one.site == site.site if site.rank is not None else one.site not in by_itself)
+        one for one in sums.sites if (one.site == site.site if site.colour is not None else one.site not in by_itself)
     ]
 
 

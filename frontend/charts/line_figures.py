@@ -14,22 +14,23 @@ from datetime import UTC, datetime
 from frontend import formats
 from telemetry.selectors.frames import TimeRange, Values
 
-from .figures import FULL, STALE_S
-from .plot_style import FORECAST_DASH, Figure, Look, axis, layout, level, series_style, short, silences, site_colour
+from .figure_parts import FULL, STALE_S
+from .plot import plot
+from .plot_style import FORECAST_DASH, Figure, Look, axis, layout, level, series_style, short, silences, site_line
 
 
 @dataclass(frozen=True, slots=True)
 class PlotLine:
     """One value or None a bucket. `forecast` is dashed; `faint` is a modelled or extreme one, drawn lighter.
 
-    `rank` is a site's, which has the same colour everywhere; None: colours by turn.
+    `colour` is a site's own, the same everywhere; None: colours by turn.
     """
 
     name: str
     values: Values
     forecast: bool = False
     faint: bool = False
-    rank: int | None = None
+    colour: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +83,22 @@ def figure(chart: LineChart, look: Look) -> Figure:
     traces = [_trace(line, n, x, divisor, unit, chart.steps) for n, line in enumerate(chart.lines)]
     value_axis = axis(look, unit, FULL, **({"rangemode": "tozero"} if chart.zero else {}))
     now_s = chart.now_s or window.end_s
-    arrangement = layout(look, replace(window, end_s=now_s), yaxis=value_axis)
-    if window.end_s > now_s:
-        arrangement["xaxis"]["range"] = [look.time(window.start_s), look.time(window.end_s)]
-    found: Figure = {"data": traces, "layout": arrangement}
-    silences(found, look, window, chart.silent)
+    drawn_until_s = window.end_s if window.end_s > now_s else None
+    arrangement = layout(look, replace(window, end_s=now_s), {"yaxis": value_axis}, drawn_until_s)
+    silences(arrangement, look, window, chart.silent)
     if chart.level is not None:
-        level(found, look, chart.level[0] / divisor, chart.level[1])
+        level(traces, arrangement, look, chart.level[0] / divisor, chart.level[1])
     until_s = chart.known_until_s
-    found["meta"] = {
-        "question": chart.question,
-        "source": chart.source + ("; grey: a meter was silent" if any(chart.silent) else ""),
-        "until": None if until_s is None else look.time(until_s),
-        "empty": chart.empty,
-        "stale": until_s is not None and until_s < now_s - max(STALE_S, 2 * window.bucket_s),
-        "stale_what": "",
-        "rest": None,
-    }
-    return found
+    return plot(
+        look,
+        traces,
+        arrangement,
+        question=chart.question,
+        source=chart.source + ("; grey: a meter was silent" if any(chart.silent) else ""),
+        until_s=until_s,
+        empty=chart.empty,
+        stale=until_s is not None and until_s < now_s - max(STALE_S, 2 * window.bucket_s),
+    )
 
 
 def table(chart: LineChart) -> str:
@@ -115,7 +114,7 @@ def table(chart: LineChart) -> str:
 
 
 def _trace(line: PlotLine, n: int, x: Figure, divisor: float, unit: str, steps: bool) -> Figure:
-    colour, dash = series_style(n) if line.rank is None else (site_colour(line.rank), "solid")
+    colour, dash = series_style(n) if line.colour is None else site_line(line.colour)
     if line.forecast:
         dash = FORECAST_DASH
     return {

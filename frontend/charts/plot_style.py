@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import date, datetime, tzinfo
 from typing import Any
 
 from telemetry.selectors.frames import DecisionTick, TimeRange
 
 Figure = dict[str, Any]
 
-# Okabe and Ito's colour-blind safe palette. Sites take theirs by rank, everywhere; other series take the rest.
+# Okabe and Ito's colour-blind safe palette. Each site has its place in it, everywhere; other series take the rest.
 SITE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 OTHERS_COLOUR = "#888E96"
 SERIES_COLOURS = ("#D55E00", "#56B4E9", "#CC79A7", OTHERS_COLOUR)
 DASHES = ("solid", "dot", "dashdot", "longdashdot")  # of the first series, then of those whose colours come again
+TEXTURES = ("", ".", "x", "+")  # of bars, likewise; "/" says that power is idle
 FORECAST_DASH = "4px,3px"  # short dashes say that something is expected, and nothing else
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Noto Sans', sans-serif"
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
@@ -41,17 +42,28 @@ THEMES = {
 class Look:
     """The reader's choices for a chart: theme, and the time zone with the name shown beside times.
 
-    `fixed`: the range does not end now, so that no room is kept for what is to come.
+    `fixed`: the range does not end now, so that no room is kept for what is to come. `today`: the only day whose
+    times stand without their date; None: there is none.
     """
 
     theme: Theme
     zone: tzinfo
     zone_name: str
     fixed: bool = False
+    today: date | None = None
 
     def time(self, at_s: float) -> str:
         """Plotly knows no zones: times are written as the clock on the wall of the chosen one."""
         return datetime.fromtimestamp(at_s, self.zone).strftime(TIME_FORMAT)
+
+    def said(self, at_s: float) -> str:
+        """Writes a moment for people: with its date, unless it is of today."""
+        at = datetime.fromtimestamp(at_s, self.zone)
+        return f"{at:%H:%M:%S}" if at.date() == self.today else f"{at.day} {at:%b %H:%M:%S}"
+
+    def dated(self, start_s: float, end_s: float) -> bool:
+        """Tells whether times of this span need their dates: it is longer than a day, or not all of it is today."""
+        return {datetime.fromtimestamp(at_s, self.zone).date() for at_s in (start_s, end_s)} != {self.today}
 
     def times(self, at_s: Sequence[float]) -> list[str]:
         return [self.time(moment) for moment in at_s]
@@ -70,18 +82,31 @@ class Look:
         return offset.total_seconds() if offset else 0.0
 
 
-def site_colour(rank: int | None) -> str:
-    return OTHERS_COLOUR if rank is None else SITE_COLOURS[rank % len(SITE_COLOURS)]
+def site_style(place: int | None) -> tuple[str, int]:
+    """Returns the colour of a site, and how often that colour was given before; a dash or a texture tells these apart.
+
+    None: several sites together.
+    """
+    if place is None:
+        return OTHERS_COLOUR, 0
+    return SITE_COLOURS[place % len(SITE_COLOURS)], place // len(SITE_COLOURS)
 
 
-def site_colours(ranks: Sequence[int | None]) -> list[str]:
-    """Returns the colours of sites in one chart: each its own; of two with the same, the later gets a free one."""
-    free = [colour for colour in SITE_COLOURS if colour not in {site_colour(rank) for rank in ranks}]
-    found: list[str] = []
-    for rank in ranks:
-        colour = site_colour(rank)
-        found.append(free.pop(0) if rank is not None and colour in found and free else colour)
-    return found
+def site_line(place: int | None) -> tuple[str, str]:
+    """Returns colour and dash of a site's line."""
+    colour, turn = site_style(place)
+    return colour, DASHES[turn % len(DASHES)]
+
+
+def site_bar(look: Look, place: int | None) -> Figure:
+    """Returns the marker of a site's bars."""
+    colour, turn = site_style(place)
+    texture = TEXTURES[turn % len(TEXTURES)]
+    marker: Figure = {"color": colour, "line": {"width": 0}}
+    if texture:
+        marker["pattern"] = {"shape": texture, "size": 6, "solidity": 0.3, "fgcolor": look.theme.paper}
+        marker["pattern"]["bgcolor"] = colour
+    return marker
 
 
 def series_style(n: int) -> tuple[str, str]:
@@ -111,17 +136,22 @@ def axis(look: Look, title: str, domain: tuple[float, float], **more: Any) -> Fi
     }
 
 
-def layout(look: Look, window: TimeRange, **axes: Any) -> Figure:
-    """Makes the layout of a chart on the shared time axis, with room for the decisions' ticks at its foot."""
+def layout(look: Look, window: TimeRange, axes: Figure, drawn_until_s: float | None = None) -> Figure:
+    """Makes the layout of a chart on the shared time axis, with room for the decisions' ticks at its foot.
+
+    The axis ends at `drawn_until_s`; None: a little after the window.
+    """
     theme = look.theme
     ahead_s = 0.0 if look.fixed else (window.end_s - window.start_s) * AHEAD_SHARE
-    end_s = window.end_s + ahead_s
+    end_s = window.end_s + ahead_s if drawn_until_s is None else drawn_until_s
     now = look.time(window.end_s)
+    dated = look.dated(window.start_s, end_s)
+    below = "\n%-d %b" if dated else ""  # on the first tick, and where the day changes
     return {
         "font": {"family": FONT, "size": 12, "color": theme.ink},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "margin": {"l": 60, "r": 12, "t": 6, "b": 46},
+        "margin": {"l": 60, "r": 12, "t": 6, "b": 60 if dated else 46},
         "hovermode": "x unified",
         "hoverlabel": {"bgcolor": theme.paper, "bordercolor": theme.rule, "font": {"color": theme.ink, "size": 12}},
         "legend": {
@@ -145,12 +175,12 @@ def layout(look: Look, window: TimeRange, **axes: Any) -> Figure:
             "tickfont": {"color": theme.muted, "size": 12},
             "nticks": 8,
             "tickformatstops": [
-                {"dtickrange": [None, 60_000], "value": "%H:%M:%S"},
-                {"dtickrange": [60_000, 86_400_000], "value": "%H:%M"},
-                {"dtickrange": [86_400_000, None], "value": "%d %b"},
+                {"dtickrange": [None, 59_999], "value": f"%H:%M:%S{below}"},
+                {"dtickrange": [60_000, 86_399_999], "value": f"%H:%M{below}"},
+                {"dtickrange": [86_400_000, None], "value": "%-d %b"},
             ],
             "title": {"text": f"time ({look.zone_name})", "standoff": 10, "font": {"size": 12, "color": theme.muted}},
-            "hoverformat": "%H:%M:%S",
+            "hoverformat": "%-d %b %H:%M:%S" if dated else "%H:%M:%S",
         },
         "yaxis9": {"domain": [0.0, 0.05], "range": [0, 1], "visible": False, "fixedrange": True},
         "shapes": [
@@ -210,25 +240,32 @@ def band(look: Look, start_s: float, end_s: float) -> Figure:
     }
 
 
-def silences(figure: Figure, look: Look, window: TimeRange, silent: Sequence[bool]) -> None:
+def silences(arrangement: Figure, look: Look, window: TimeRange, silent: Sequence[bool]) -> None:
     """Adds a grey band for each run of buckets in which a source was silent."""
+    arrangement["shapes"] += [band(look, start_s, end_s) for start_s, end_s in runs(window, silent)]
+
+
+def runs(window: TimeRange, marked: Sequence[bool]) -> list[tuple[float, float]]:
+    """Returns from when to when buckets were marked that follow each other."""
     starts_s, ends_s = window.starts_s, window.ends_s
+    found: list[tuple[float, float]] = []
     begun: float | None = None
-    for i, lacks in enumerate(silent):
-        if lacks and begun is None:
+    for i, mark in enumerate(marked):
+        if mark and begun is None:
             begun = starts_s[i]
-        if begun is not None and (not lacks or i == len(silent) - 1):
-            figure["layout"]["shapes"].append(band(look, begun, ends_s[i] if lacks else starts_s[i]))
+        if begun is not None and (not mark or i == len(marked) - 1):
+            found.append((begun, ends_s[i] if mark else starts_s[i]))
             begun = None
+    return found
 
 
-def level(figure: Figure, look: Look, y: float, text: str) -> None:
+def level(traces: list[Figure], arrangement: Figure, look: Look, y: float, text: str) -> None:
     """A thin line at a target or a limit, named in the legend: a word beside it would lie on somebody's line."""
     line = {"color": look.theme.ink, "width": 1, "dash": "dash"}
-    figure["layout"]["shapes"].append(
+    arrangement["shapes"].append(
         {"type": "line", "xref": "paper", "yref": "y", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
     )
-    figure["data"].append(
+    traces.append(
         {"type": "scatter", "mode": "lines", "x": [None], "y": [None], "line": line}
         | {"name": text, "showlegend": True, "hoverinfo": "skip"}
     )

@@ -47,7 +47,7 @@ def charts(decision: Decision, window: TimeRange | None = None) -> dict[str, Lin
     watts = predicted_w(decision)
     predicted: Values = tuple(watts if at_s <= middle_s <= end_s else None for middle_s in window.middles_s)
     whose = f"pool {decision.pool}" if decision.pool else f"all pools of {decision.service}"
-    lines = (PlotLine("predicted", predicted, forecast=True), PlotLine("realised", realised, rank=0))
+    lines = (PlotLine("predicted", predicted, forecast=True), PlotLine("realised", realised, colour=0))
     return {
         "power": LineChart(
             "Did it draw what was predicted?",

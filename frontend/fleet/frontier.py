@@ -15,6 +15,7 @@ from functools import lru_cache
 from core.engine.engine_model import engine_model, gpu
 from core.types import Limits
 from frontend import formats
+from frontend.charts.plot import plot
 from frontend.charts.plot_style import FONT, SITE_COLOURS, Figure, Look
 
 SYMBOLS = {"measured": "circle", "published": "square", "modelled": "diamond-open"}
@@ -182,28 +183,18 @@ def _figure(look: Look, traces: list[Figure], x: str, y: str, *, question: str, 
         "automargin": True,
     }
     titled = {"standoff": 4, "font": {"size": 12, "color": theme.muted}}
-    return {
-        "data": traces,
-        "layout": {
-            "font": {"family": FONT, "size": 12, "color": theme.ink},
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "margin": {"l": 56, "r": 12, "t": 6, "b": 40},
-            "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": {"size": 12}},
-            "hoverlabel": {"bgcolor": theme.paper, "bordercolor": theme.rule, "font": {"color": theme.ink}},
-            "xaxis": {**axis, "title": {"text": x, **titled}},
-            "yaxis": {**axis, "title": {"text": y, **titled}},
-            "annotations": [],
-        },
-        "meta": {
-            "question": question,
-            "source": source,
-            "until": None,
-            "empty": empty,
-            "stale": False,
-            "stale_what": "",
-        },
+    arrangement = {
+        "font": {"family": FONT, "size": 12, "color": theme.ink},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "margin": {"l": 56, "r": 12, "t": 6, "b": 40},
+        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": {"size": 12}},
+        "hoverlabel": {"bgcolor": theme.paper, "bordercolor": theme.rule, "font": {"color": theme.ink}},
+        "xaxis": {**axis, "title": {"text": x, **titled}},
+        "yaxis": {**axis, "title": {"text": y, **titled}},
+        "annotations": [],
     }
+    return plot(look, traces, arrangement, question=question, source=source, empty=empty)
 
 
 def _csv(header: Sequence[str], body: Iterable[Sequence[object]]) -> str:

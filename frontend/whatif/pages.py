@@ -14,7 +14,7 @@ from django.views.decorators.http import require_safe
 
 from frontend import reader_choices
 from pools.access.rights import Right, has, needs
-from pools.models import Service
+from pools.models import Service, Site
 from scheduler.models import RunState, StudyRun
 from scheduler.whatif import comparing, experiment_studies, scenario_documents, studies
 
@@ -148,7 +148,8 @@ def run_figures(request: HttpRequest, study_id: int, index: int) -> HttpResponse
         lines = plots.site_lines(own, wanted)
         return _csv(f"run-{found.study_id}-{found.index}-{wanted}", plots.table(lines, plots.UNITS[wanted]))
     look = reader_choices.look(request.GET)
-    return _figures({chart: plots.by_site(own, chart, look) for chart in plots.UNITS}, DONE_REFRESH_S)
+    places = dict(Site.objects.values_list("name", "colour"))
+    return _figures({chart: plots.by_site(own, chart, places, look) for chart in plots.UNITS}, DONE_REFRESH_S)
 
 
 @never_cache

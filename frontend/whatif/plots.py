@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from frontend import formats
+from frontend.charts.plot import plot
 from frontend.charts.plot_style import DASHES, FONT, SITE_COLOURS, Figure, Look, axis
 from scheduler.whatif import comparing
 
@@ -105,7 +107,7 @@ def pareto(runs: Sequence[Shown], against: str, currency: str, target: float, lo
     broken = "" if lowest <= 0 else f"; the attainment axis begins at {layout['yaxis']['range'][0]:.4g} %"
     objective = f"Dashed: the objective, {target * 100:.4g} % of requests within every limit"
     caption = f"{SOURCE}. {objective}. Filled: no other run beats it in both; click a dot to open its run{broken}"
-    return _figure(data, layout, question, caption, not known)
+    return plot(look, data, layout, question=question, source=caption, empty=not known)
 
 
 def energy(runs: Sequence[Shown], bound_wh: float | None, look: Look) -> Figure:
@@ -139,7 +141,7 @@ def energy(runs: Sequence[Shown], bound_wh: float | None, look: Look) -> Figure:
         line = {"color": look.theme.muted, "width": 2, "dash": "dash"}
         layout["shapes"] = [{"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "line": line}]
         source += f"; dashed: the clairvoyant bound, {at:,.4g} {prefix}Wh"
-    return _figure(data, layout, "How much energy does each run take?", source, not known)
+    return plot(look, data, layout, question="How much energy does each run take?", source=source, empty=not known)
 
 
 def ratios(runs: Sequence[Shown], look: Look) -> Figure:
@@ -162,20 +164,30 @@ def ratios(runs: Sequence[Shown], look: Look) -> Figure:
     layout |= {"barmode": "group", "bargap": 0.3}
     layout["xaxis"] |= {"type": "category", "showgrid": False}
     layout["yaxis"]["rangemode"] = "tozero"
-    return _figure(data, layout, "How much less does each take than the first?", SOURCE, not keys or len(rows) < 2)
+    return plot(
+        look,
+        data,
+        layout,
+        question="How much less does each take than the first?",
+        source=SOURCE,
+        empty=not keys or len(rows) < 2,
+    )
 
 
 def over_time(runs: Sequence[Shown], chart: str, look: Look) -> Figure:
     """Draws all sites together, a line for each run."""
     lines = [(run.label, run.index, *_total(run.series, KEYS[chart])) for run in runs]
+    without = sorted({name for run in runs for name in _unknown(run.series, KEYS[chart])})
     what = {"power": "How much power does each draw?", "carbon": "How much carbon does each emit?"}[chart]
     caption = {"power": f"{SOURCE}; at the GPUs, without PUE", "carbon": f"{SOURCE}; PUE included"}[chart]
-    return _lines(lines, UNITS[chart], what, caption, look)
+    return _lines(lines, UNITS[chart], what, caption, look, f"{formats.few(without)}: not known" if without else "")
 
 
-def by_site(run: Shown, chart: str, look: Look) -> Figure:
-    """Draws a run's sites, a line each."""
-    lines = [(name, n, *line) for n, (name, line) in enumerate(site_lines(run, chart).items())]
+def by_site(run: Shown, chart: str, places: Mapping[str, int], look: Look) -> Figure:
+    """Draws a run's sites, a line each. `places` among the colours of the fleet's sites; others take what is free."""
+    own = site_lines(run, chart)
+    free = (n for n in itertools.count() if n not in {places[name] for name in own if name in places})
+    lines = [(name, places[name] if name in places else next(free), *line) for name, line in own.items()]
     what = {"power": "Where does the power go?", "carbon": "Where is carbon emitted?"}[chart]
     caption = {"power": f"{SOURCE}; at the GPUs, without PUE", "carbon": f"{SOURCE}; PUE included"}[chart]
     return _lines(lines, UNITS[chart], what, caption, look)
@@ -204,11 +216,21 @@ def totals(runs: Sequence[Shown], chart: str) -> dict[str, tuple[Sequence[float]
 
 
 def _total(series: Mapping[str, Any], key: str) -> tuple[list[float], list[float | None]]:
-    """Returns the middles of the steps in seconds, and sums over sites; None where any is not known."""
-    own = [site[key] for site in (series.get("sites") or {}).values()]
+    """Returns the middles of the steps in seconds, and sums over sites; None where any is not known.
+
+    A site of which nothing at all is known is left out.
+    """
+    unknown = _unknown(series, key)
+    own = [site[key] for name, site in (series.get("sites") or {}).items() if name not in unknown]
     count = min((len(values) for values in own), default=0)
     sums = [None if any(v[k] is None for v in own) else sum(v[k] for v in own) for k in range(count)]
     return _middles(series.get("step_s"), series.get("end_s"), count), sums
+
+
+def _unknown(series: Mapping[str, Any], key: str) -> set[str]:
+    """Returns the sites of which nothing is known."""
+    sites = series.get("sites") or {}
+    return {name for name, site in sites.items() if all(value is None for value in site[key])}
 
 
 def _middles(step_s: float | None, end_s: float | None, count: int) -> list[float]:
@@ -224,6 +246,7 @@ def _lines(
     question: str,
     source: str,
     look: Look,
+    lacking: str = "",
 ) -> Figure:
     longest_s = max((at_s[-1] for _, _, at_s, _ in lines if at_s), default=1.0)
     scale, name = next(
@@ -253,7 +276,15 @@ def _lines(
     ]
     layout = _layout(look, f"since the scenario began, {name}", f"{prefix}{unit}")
     layout["yaxis"]["rangemode"] = "tozero"
-    return _figure(data, layout, question, source, not any(v is not None for _, _, _, values in lines for v in values))
+    return plot(
+        look,
+        data,
+        layout,
+        question=question,
+        source=source,
+        lacking=lacking,
+        empty=not any(v is not None for _, _, _, values in lines for v in values),
+    )
 
 
 def _safe(text: str) -> str:
@@ -277,8 +308,3 @@ def _layout(look: Look, x_title: str, y_title: str) -> Figure:
         "annotations": [],
         "shapes": [],
     }
-
-
-def _figure(data: list[Figure], layout: Figure, question: str, source: str, empty: bool) -> Figure:
-    meta = {"question": question, "source": source, "until": None, "empty": empty, "stale": False, "stale_what": ""}
-    return {"data": data, "layout": layout, "meta": meta}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
@@ -23,7 +26,12 @@ class Site(models.Model):
     )
     currency = models.CharField(max_length=3, default="USD")
     power_cap_w = models.FloatField(null=True, blank=True, help_text="Cap on the site's power in watts; empty: none.")
-    rank = models.PositiveSmallIntegerField(default=0, help_text="Order on pages and of colours.")
+    rank = models.PositiveSmallIntegerField(default=0, help_text="Order on pages.")
+    colour = models.PositiveSmallIntegerField(
+        blank=True,
+        editable=False,
+        help_text="Place among the colours of charts, given once; other sites never move it.",
+    )
 
     class Meta:
         ordering = ["rank", "name"]
@@ -37,6 +45,13 @@ class Site(models.Model):
 
     def __str__(self) -> str:
         return self.label or self.name
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Gives a new site the first colour that no other has. Rows of `bulk_create` must bring theirs."""
+        if self._state.adding and self.colour is None:
+            taken = set(Site.objects.values_list("colour", flat=True))
+            self.colour = next(n for n in itertools.count() if n not in taken)
+        super().save(*args, **kwargs)
 
 
 class Cluster(models.Model):

@@ -21,7 +21,10 @@ WRITERS = 2  # raised when files of the same report come out as other bytes
 
 @dataclass(frozen=True, slots=True)
 class SiteBasis:
-    """`rented`: some GPU-hour of the site has a rate in the period; if not, its cost is electricity only."""
+    """`rented`: some GPU-hour of the site has a rate in the period; if not, its cost is electricity only.
+
+    `colour` is the site's in all charts; None: a report from before sites had one, drawn by rank.
+    """
 
     pk: int
     label: str
@@ -29,6 +32,7 @@ class SiteBasis:
     rank: int
     rented: bool
     facility_uj: int
+    colour: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,8 @@ def site_bases(scope: Scope) -> dict[str, SiteBasis]:
         site = sites[site_id]
         if currency != other:
             raise ValueError(f"site {site.name} changed its currency from {currency} to {other} within the period")
-        found[site.name] = SiteBasis(site.pk, site.label or site.name, currency, site.rank, rented, facility_uj)
+        label = site.label or site.name
+        found[site.name] = SiteBasis(site.pk, label, currency, site.rank, rented, facility_uj, site.colour)
     return dict(sorted(found.items()))
 
 

@@ -95,21 +95,27 @@ def energy(
     buckets = _buckets(time_range, sites, site_id)
     powers = _powers(time_range, sites, buckets)
     drawn = largest_sites.names(powers, most, named)
-    sources = intensity.sources()
+    sources = intensity.sources(time_range.start_s)
     steps = intensity.steps(time_range, [site.pk for site in sites if site.name in drawn])
     carbons = []
-    for site in sites:
+    for site, watts in zip(sites, powers, strict=True):
+        rates = _values(buckets.of[site.pk].rate_g_per_h)
         actual = steps[(site.pk, False)]
+        source, before_s = sources.get(site.pk, ("", None))
         carbons.append(
             SiteCarbon(
                 site=site.name,
                 label=site.label or site.name,
-                rank=site.rank,
-                rate_g_per_h=_values(buckets.of[site.pk].rate_g_per_h),
+                colour=site.colour,
+                rate_g_per_h=rates,
                 actual=tuple(actual),
                 forecast=tuple(steps[(site.pk, True)]),
-                source=sources.get(site.pk, "") if site.name in drawn else "",
-                known_until_s=max((s.end_s for s in actual if s.g_per_kwh is not None), default=None),
+                source=source if site.name in drawn else "",
+                known_until_s=max((s.end_s for s in actual if s.g_per_kwh is not None), default=before_s),
+                unknown=tuple(
+                    rate is None and (drew is not None or unheard)
+                    for rate, drew, unheard in zip(rates, watts.in_use_w, watts.silent, strict=True)
+                ),
             )
         )
     return (
@@ -123,7 +129,7 @@ def _powers(time_range: TimeRange, sites: Collection[Site], buckets: _Buckets) -
         SitePower(
             site=site.name,
             label=site.label or site.name,
-            rank=site.rank,
+            colour=site.colour,
             in_use_w=_values(buckets.of[site.pk].in_use_w),
             idle_w=_values(buckets.of[site.pk].idle_w),
             silent=buckets.silent(site.pk, time_range),
@@ -204,8 +210,9 @@ def _values(means: Floats) -> Values:
 
 TOTALS_SQL = """
 SELECT sum(energy_uj)::float8 / 1e6 AS energy_j, sum(carbon_gco2e) AS carbon_g,
-       sum(unknown_uj)::float8 / 1e6 AS unknown_j
-FROM telemetry_siteenergy WHERE step_s = %(step_s)s AND start_at >= %(since)s
+       sum(unknown_uj)::float8 / 1e6 AS unknown_j,
+       array_agg(DISTINCT coalesce(nullif(s.label, ''), s.name)) FILTER (WHERE unknown_uj > 0) AS without
+FROM telemetry_siteenergy e JOIN pools_site s ON s.id = e.site_id WHERE step_s = %(step_s)s AND start_at >= %(since)s
   AND (%(until)s::timestamptz IS NULL OR start_at < %(until)s)
 """
 
@@ -242,4 +249,4 @@ def totals(since_s: float, until_s: float | None = None) -> Totals:
     until = None if until_s is None else at(until_s)
     (row,) = rows(TOTALS_SQL, {"since": at(since_s), "until": until, "step_s": step_s})
     unknown = (row.unknown_j or 0.0) / row.energy_j if row.energy_j else None
-    return Totals(since_s, row.energy_j, None if unknown == 1.0 else row.carbon_g, unknown)
+    return Totals(since_s, row.energy_j, None if unknown == 1.0 else row.carbon_g, unknown, tuple(row.without or ()))

@@ -63,12 +63,12 @@ class SitePower:
 
     `in_use_w` is serving, starting and draining, and what nobody saw the purpose of; `idle_w` is powered with nothing
     to do. `silent` marks buckets whose samples were missing: nothing metered, or only a counter's jump across a gap.
-    `rank` None: the `together` sites that the others are added up to.
+    `colour` is the site's own; None: these are the `together` sites that the others are added up to.
     """
 
     site: str
     label: str
-    rank: int | None
+    colour: int | None
     in_use_w: Values
     idle_w: Values
     silent: tuple[bool, ...]
@@ -107,19 +107,20 @@ class SiteIntensity:
 class SiteCarbon:
     """A site's emissions (location-based, PUE included) and the intensity of its grid.
 
-    Of several sites together (`rank` None) the rates are added up, and `partial` marks buckets in which some of them
-    are not known; an intensity they have none, since their grids differ.
+    `unknown` marks buckets in which it drew power, or a meter was silent, and its emissions are not known.
+    `known_until_s` is the end of the last value that its feed had, which may be before the range. Of several sites
+    together (`colour` None) the rates are added up; an intensity they have none, since their grids differ.
     """
 
     site: str
     label: str
-    rank: int | None
+    colour: int | None
     rate_g_per_h: Values
     actual: tuple[IntensityStep, ...] = ()
     forecast: tuple[IntensityStep, ...] = ()
     source: str = ""
     known_until_s: float | None = None
-    partial: tuple[bool, ...] = ()
+    unknown: tuple[bool, ...] = ()
     together: int = 1
 
 
@@ -204,12 +205,16 @@ class SiteNow:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Energy metered at the GPUs and its location-based carbon (PUE included) since `since_s`."""
+    """Energy metered at the GPUs and its location-based carbon (PUE included) since `since_s`.
+
+    `without`: the sites of which some carbon is not known, by name.
+    """
 
     since_s: float
     energy_j: float | None
     carbon_gco2e: float | None
     share_without_intensity: float | None  # of the energy: the carbon of this share is unknown, and not in the sum
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

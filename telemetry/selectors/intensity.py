@@ -36,7 +36,15 @@ SELECT site_id, forecast, {bucket("start_at")} AS i,
 FROM newest GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """.format(columns="forecast, model, start_at, end_at, issued_at, value_g_per_kwh")
 
-SOURCES_SQL = "SELECT site_id, source FROM telemetry_carbonfeed WHERE signal = 'average'"
+# A provider's name stands in for a source that nobody wrote down. `before`: until when values before a moment reach.
+SOURCES_SQL = """
+SELECT f.site_id, coalesce(nullif(f.source, ''), f.provider) AS source,
+       (SELECT extract(epoch FROM p.end_at)::float8 FROM telemetry_carbonpoint p
+        WHERE p.feed_id = f.id AND NOT p.forecast AND p.value_g_per_kwh IS NOT NULL
+          AND p.start_at > %(at)s - interval '2 days' AND p.start_at < %(at)s
+        ORDER BY p.start_at DESC LIMIT 1) AS before_s
+FROM telemetry_carbonfeed f WHERE f.signal = 'average'
+"""
 
 NOW_SQL = f"""
 SELECT DISTINCT ON (f.site_id) f.site_id, p.value_g_per_kwh AS g_per_kwh
@@ -50,9 +58,12 @@ WHERE f.signal = 'average' ORDER BY f.site_id, p.start_at DESC, p.issued_at DESC
 """
 
 
-def sources() -> dict[int, str]:
-    """Where each site's average intensity comes from, by its key. One query."""
-    return {row.site_id: row.source for row in rows(SOURCES_SQL, {})}
+def sources(at_s: float) -> dict[int, tuple[str, float | None]]:
+    """Returns where each site's average intensity comes from, and until when that was known before a moment, by key.
+
+    Makes one query. It looks back two days.
+    """
+    return {row.site_id: (row.source, row.before_s) for row in rows(SOURCES_SQL, {"at": at(at_s)})}
 
 
 def now(now_s: float) -> dict[int, float | None]:
@@ -79,10 +90,12 @@ def steps(time_range: TimeRange, site_ids: Collection[int]) -> dict[tuple[int, b
 
 def intensities(time_range: TimeRange) -> tuple[SiteIntensity, ...]:
     """Returns every site's intensity. Three queries."""
-    source_of, found = sources(), list(Site.objects.all())
+    source_of, found = sources(time_range.start_s), list(Site.objects.all())
     known = steps(time_range, [site.pk for site in found])
     return tuple(
-        SiteIntensity(site.name, source_of.get(site.pk, ""), tuple(known[site.pk, False]), tuple(known[site.pk, True]))
+        SiteIntensity(
+            site.name, source_of.get(site.pk, ("", None))[0], tuple(known[site.pk, False]), tuple(known[site.pk, True])
+        )
         for site in found
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from telemetry.selectors.frames import SiteCarbon, SitePower, Values
 
-OTHERS = "others"  # no site's name: names of sites that are this one's are distinguished by their rank
+OTHERS = "others"  # no site's name: a site of this name is distinguished by its colour
 
 
 def names(sites: Sequence[SitePower], most: int | None, named: Collection[str] | None = None) -> frozenset[str]:
@@ -19,7 +19,7 @@ def names(sites: Sequence[SitePower], most: int | None, named: Collection[str] |
     if most is None or len(sites) <= most + 1:
         return frozenset(site.site for site in sites)
     used = {site.site: float(f"{sum(v or 0.0 for v in (*site.in_use_w, *site.idle_w)):.2e}") for site in sites}
-    ordered = sorted(sites, key=lambda site: (-used[site.site], site.rank or 0, site.site))
+    ordered = sorted(sites, key=lambda site: -used[site.site])
     return frozenset(site.site for site in ordered[:most])
 
 
@@ -31,7 +31,7 @@ def powers(sites: Sequence[SitePower], drawn: Collection[str]) -> tuple[SitePowe
     others = SitePower(
         site=OTHERS,
         label=f"{len(rest)} other{'s' * (len(rest) > 1)}",
-        rank=None,
+        colour=None,
         in_use_w=total([site.in_use_w for site in rest]),
         idle_w=total([site.idle_w for site in rest]),
         silent=tuple(any(column) for column in zip(*(site.silent for site in rest), strict=True)),
@@ -42,16 +42,15 @@ def powers(sites: Sequence[SitePower], drawn: Collection[str]) -> tuple[SitePowe
 
 def carbons(sites: Sequence[SiteCarbon], drawn: Collection[str]) -> tuple[SiteCarbon, ...]:
     kept = tuple(site for site in sites if site.site in drawn)
-    rest = [site.rate_g_per_h for site in sites if site.site not in drawn]
+    rest = [site for site in sites if site.site not in drawn]
     if not rest:
         return kept
-    known = [[value is not None for value in column] for column in zip(*rest, strict=True)]
     others = SiteCarbon(
         site=OTHERS,
         label=f"{len(rest)} other{'s' * (len(rest) > 1)}",
-        rank=None,
-        rate_g_per_h=total(rest),
-        partial=tuple(any(column) and not all(column) for column in known),
+        colour=None,
+        rate_g_per_h=total([site.rate_g_per_h for site in rest]),
+        unknown=tuple(any(column) for column in zip(*(site.unknown for site in rest), strict=True)),
         together=len(rest),
     )
     return (*kept, others)

@@ -17,7 +17,9 @@ from tests.fakes import seed
 def crowd(fleet: seed.Seeded) -> Iterator[None]:
     """Fifty sites in all; the further ones have nothing yet."""
     count = 50 - len(fleet.sites)
-    more = Site.objects.bulk_create(Site(name=f"more-{n}", label=f"More {n}", rank=9 + n) for n in range(count))
+    more = Site.objects.bulk_create(
+        Site(name=f"more-{n}", label=f"More {n}", rank=9 + n, colour=9 + n) for n in range(count)
+    )
     yield
     Site.objects.filter(pk__in=[site.pk for site in more]).delete()
 

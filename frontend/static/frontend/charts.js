@@ -37,10 +37,13 @@
     const figure = figures[panel.dataset.chart];
     if (!figure) return;
     const plot = plotOf(panel);
-    const { question, source, until, empty, stale, stale_what: what, rest } = figure.meta;
+    const { question, source, until_said: until, empty, stale, lacking, rest } = figure.meta;
     panel.querySelector("[data-question]").textContent = question;
-    const fresh = until ? `${stale ? `Stale${what ? ` (${what})` : ""} since` : "Until"} ${until.slice(11)}. ` : "";
+    const fresh = until ? `${stale ? "Stale since" : "Until"} ${until}. ` : "";
     panel.querySelector("[data-source]").textContent = `${fresh}Source: ${source}`;
+    const without = panel.querySelector("[data-lacking]");
+    without.hidden = !lacking;
+    without.textContent = lacking ? `Without ${lacking}. ` : "";
     const more = panel.querySelector("[data-rest]");
     if (more) {
       more.hidden = !rest;
@@ -170,7 +173,7 @@
     layout.paper_bgcolor = layout.plot_bgcolor = getComputedStyle(document.body).backgroundColor;
     layout.annotations ??= [];
     layout.annotations.push({
-      text: `Source: ${figure.meta.source}. Until ${figure.meta.until ?? "–"}`, showarrow: false, xref: "paper", yref: "paper",
+      text: `Source: ${figure.meta.source}. Until ${figure.meta.until ?? "–"}${figure.meta.lacking ? `. Without ${figure.meta.lacking}` : ""}`, showarrow: false, xref: "paper", yref: "paper",
       x: 0, y: 0, xanchor: "left", yanchor: "top", yshift: -52, font: { size: 11 },
     });
     const stamp = new Date().toISOString().replace(/[-:]|\.\d+/g, "");

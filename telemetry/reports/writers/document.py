@@ -143,7 +143,7 @@ def _charts(statement: Statement) -> list[Any]:
     dates = sorted({day.date for day in statement.days})
     if not dates:
         return []
-    sites = {name: (site.label, site.rank) for name, site in statement.sites()}
+    sites = {name: (site.label, site.rank if site.colour is None else site.colour) for name, site in statement.sites()}
     kwh = [day.totals.energy_uj / 3.6e12 for day in statement.days]
     kg = [None if day.totals.location is None else day.totals.location / 1e9 for day in statement.days]
     energy_scale, carbon_scale = scale_for(ENERGY, kwh), scale_for(CARBON, kg)

@@ -11,7 +11,7 @@ from reportlab.lib.colors import Color, HexColor, white
 
 from telemetry.report_values.totals import Day
 
-# Okabe and Ito's colour-blind safe palette, by the site's rank.
+# Okabe and Ito's colour-blind safe palette, by the site's place among them.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 INK, MUTED, RULE = HexColor("#1a1d21"), HexColor("#5b626b"), HexColor("#e3e6ea")
 FONT = "Helvetica"
@@ -24,13 +24,13 @@ class SiteBars:
     """One site's bars: a value for each day, None where it is not known; `light` is the part drawn lighter."""
 
     label: str
-    rank: int
+    place: int
     values: Sequence[float | None]
     light: Sequence[float] | None = None
 
 
-def site_colour(rank: int) -> Color:
-    return HexColor(COLOURS[rank % len(COLOURS)])
+def site_colour(place: int) -> Color:
+    return HexColor(COLOURS[place % len(COLOURS)])
 
 
 def series(
@@ -40,13 +40,13 @@ def series(
     value: Callable[[Day], float | None],
     light: Callable[[Day], float] | None = None,
 ) -> list[SiteBars]:
-    """Returns a series for each site (name -> label, rank), with a gap on days of which there is nothing."""
+    """Returns a series for each site (name -> label, colour), with a gap on days of which there is nothing."""
     found = {(day.site, day.date): day for day in days}
     made = []
-    for site, (label, rank) in sites.items():
+    for site, (label, place) in sites.items():
         own = [found.get((site, date)) for date in dates]
         lights = None if light is None else [light(day) if day else 0.0 for day in own]
-        made.append(SiteBars(label, rank, [value(day) if day else None for day in own], lights))
+        made.append(SiteBars(label, place, [value(day) if day else None for day in own], lights))
     return made
 
 
@@ -88,7 +88,7 @@ def _part(drawing: Drawing, one: SiteBars, i: int, x: float, y: float, bar: floa
         drawing.add(Rect(x, y, bar, 3, fillColor=white, strokeColor=MUTED, strokeWidth=0.4, strokeDashArray=[1.5, 1]))
         return y + 3
     light = one.light[i] if one.light else 0.0
-    colour = site_colour(one.rank)
+    colour = site_colour(one.place)
     for part, shade in ((value - light, colour), (light, _lighter(colour))):
         if part > 0:
             drawing.add(Rect(x, y, bar, part * scale, fillColor=shade, strokeColor=white, strokeWidth=0.3))
@@ -98,7 +98,7 @@ def _part(drawing: Drawing, one: SiteBars, i: int, x: float, y: float, bar: floa
 
 def _legend(drawing: Drawing, stacks: Sequence[SiteBars], width: float, height: float) -> None:
     """From the right end of the title's line leftwards."""
-    words = [(one.label, site_colour(one.rank)) for one in stacks]
+    words = [(one.label, site_colour(one.place)) for one in stacks]
     if any(one.light for one in stacks):
         words.append(("lighter: idle", HexColor("#c9ced4")))
     x = width - RIGHT

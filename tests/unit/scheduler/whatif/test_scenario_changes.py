@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from scheduler.whatif.errors import BadStudy
 from scheduler.whatif.scenario_changes import Changes
 from scheduler.whatif.scenario_documents import RunSpec
 from tests.fakes.studies import tiny
+
+LOOK = Look(THEMES["dark"], UTC, "UTC")
 
 CSV = b"start,value\n2026-01-01T00:00:00+00:00,300\n2026-01-01T00:05:00+00:00,\n2026-01-01T00:10:00+00:00,-10\n"
 
@@ -113,25 +116,23 @@ def test_a_run_is_unbeaten_when_no_other_takes_less_and_attains_more() -> None:
 
 
 def test_each_dot_of_the_pareto_plot_opens_its_run() -> None:
-    look = Look(THEMES["dark"], None, "UTC")  # type: ignore[arg-type]
     runs = [
         plots.Shown(0, "one <b>", figures(1_500.0, 0.99), {}, "/what-if/1/runs/0/"),
         plots.Shown(1, "two", figures(900.0, None), {}, "/what-if/1/runs/1/"),
     ]
 
-    found = plots.pareto(runs, "energy", "EUR", 0.95, look)
+    found = plots.pareto(runs, "energy", "EUR", 0.95, LOOK)
 
     dots = [trace for trace in found["data"] if "customdata" in trace]
     assert [(dot["x"], dot["y"], dot["customdata"]) for dot in dots] == [([1.5], [99.0], ["/what-if/1/runs/0/"])]
     assert "<b>" not in dots[0]["hovertemplate"]
     assert found["layout"]["xaxis"]["title"]["text"] == "energy, kWh"
-    assert plots.pareto(runs, "cost", "EUR", 0.95, look)["meta"]["empty"]
+    assert plots.pareto(runs, "cost", "EUR", 0.95, LOOK)["meta"]["empty"]
 
 
 def test_a_line_stands_at_the_objective_and_is_within_the_axis() -> None:
-    look = Look(THEMES["dark"], None, "UTC")  # type: ignore[arg-type]
     runs = [plots.Shown(0, "one", figures(1_500.0, 0.999), {}, "")]
-    layout = plots.pareto(runs, "energy", "EUR", 0.95, look)["layout"]
+    layout = plots.pareto(runs, "energy", "EUR", 0.95, LOOK)["layout"]
     (line,), (words,) = layout["shapes"], layout["annotations"]
     assert (line["y0"], line["y1"], words["y"], words["text"]) == (95.0, 95.0, 95.0, "objective 95 %")
     assert layout["yaxis"]["range"][0] < 95.0
@@ -157,21 +158,39 @@ def test_each_run_says_whether_it_keeps_the_objective(
 
 
 def test_only_dots_that_are_not_beaten_are_named_when_there_are_many() -> None:
-    look = Look(THEMES["dark"], None, "UTC")  # type: ignore[arg-type]
     runs = [plots.Shown(n, str(n), figures(1_000.0 + n, 0.99), {}, f"/what-if/1/runs/{n}/") for n in range(7)]
-    modes = [dot["mode"] for dot in plots.pareto(runs, "energy", "EUR", 0.95, look)["data"] if "customdata" in dot]
+    modes = [dot["mode"] for dot in plots.pareto(runs, "energy", "EUR", 0.95, LOOK)["data"] if "customdata" in dot]
     assert modes == ["markers+text", *["markers"] * 6]
-    few = [dot["mode"] for dot in plots.pareto(runs[:6], "energy", "EUR", 0.95, look)["data"] if "customdata" in dot]
+    few = [dot["mode"] for dot in plots.pareto(runs[:6], "energy", "EUR", 0.95, LOOK)["data"] if "customdata" in dot]
     assert few == ["markers+text"] * 6
 
 
 def test_bars_have_room_for_their_figures_and_names() -> None:
-    look = Look(THEMES["dark"], None, "UTC")  # type: ignore[arg-type]
     runs = [plots.Shown(n, str(n), figures(1_000.0 + n, 0.99), {}, "") for n in range(17)]
-    few, many = (plots.energy(own, 1_500.0, look)["layout"] for own in (runs[:16], runs))
+    few, many = (plots.energy(own, 1_500.0, LOOK)["layout"] for own in (runs[:16], runs))
     assert few["xaxis"]["range"] == [0.0, pytest.approx(1.8)]
     assert few["yaxis"]["dtick"] == 1
     assert "dtick" not in many["yaxis"]
+
+
+def by_site_series(**power_w: list[float | None]) -> dict:
+    return {"step_s": 10.0, "end_s": 20.0, "sites": {name: {"power_w": own} for name, own in power_w.items()}}
+
+
+def test_sites_of_a_run_have_the_fleets_colours_and_others_what_is_free():
+    run = plots.Shown(0, "one", {}, by_site_series(moon=[1.0, 2.0], berlin=[3.0, 4.0]), "")
+    lines = plots.by_site(run, "power", {"berlin": 0, "oslo": 1}, LOOK)["data"]
+    assert {line["name"]: line["line"]["color"] for line in lines} == {
+        "moon": plots.colour(1),
+        "berlin": plots.colour(0),
+    }
+
+
+def test_site_of_which_nothing_is_known_is_left_out_of_the_sum_and_named():
+    run = plots.Shown(0, "one", {}, by_site_series(moon=[None, None], berlin=[3.0, None], oslo=[1.0, 1.0]), "")
+    figure = plots.over_time([run], "power", LOOK)
+    assert figure["data"][0]["y"] == [4.0, None]
+    assert figure["meta"]["lacking"] == "moon: not known"
 
 
 @pytest.mark.parametrize(("most_s", "expected_s"), [(float("inf"), 3600.0), (1000.0, 900.0), (7.0, 6.0), (0.2, 1.0)])
