@@ -23,7 +23,7 @@ from telemetry.models import MeterMark
 from telemetry.selectors import single_entities
 from telemetry.selectors.frames import TimeRange
 
-from . import chart_pages
+from . import chart_pages, joining
 from .listing import Column, listing
 
 COLUMNS = (
@@ -183,15 +183,26 @@ def _find(request: HttpRequest, name: str) -> Node:
 @require_safe
 def node(request: HttpRequest, name: str) -> HttpResponse:
     found, now_s = _find(request, name), time.time()
-    context = chart_pages.context(request, reverse("node-figures", args=[name]), CHARTS) | {
+    state = health.judge_node(name, health.read_messages([name]).agents.get(name), now_s)
+    joined = {
         "node": found,
-        "health": health.judge_node(name, health.read_messages([name]).agents.get(name), now_s),
-        "silent_s": health.AGENT_SILENT_S,
-        "gpus": _gpus(found, now_s),
-        "instances": Instance.objects.filter(node=found)
-        .filter(~Q(state=Instance.State.STOPPED))
-        .select_related("pool__site", "pool__request_class"),
+        "joining": joining.of(request, found, state, found.gpus.count()),
+        "may_operate": rights.has(request.user, rights.Right.OPERATE),
     }
+    if request.GET.get("part") == "joining":
+        return render(request, "frontend/fleet/parts/joining.html", joined)
+    context = (
+        joined
+        | chart_pages.context(request, reverse("node-figures", args=[name]), CHARTS)
+        | {
+            "health": state,
+            "silent_s": health.AGENT_SILENT_S,
+            "gpus": _gpus(found, now_s),
+            "instances": Instance.objects.filter(node=found)
+            .filter(~Q(state=Instance.State.STOPPED))
+            .select_related("pool__site", "pool__request_class"),
+        }
+    )
     return render(request, "frontend/fleet/node.html", context)
 
 

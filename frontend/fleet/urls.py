@@ -1,6 +1,6 @@
 from django.urls import path
 
-from . import feeds, jobs, model_cards, nodes, pools, services, sites
+from . import feeds, jobs, joining, model_cards, nodes, pools, services, sites
 
 urlpatterns = [
     path("sites/", sites.sites, name="sites"),
@@ -12,6 +12,7 @@ urlpatterns = [
     path("nodes/", nodes.nodes, name="nodes"),
     path("nodes/<slug:name>/", nodes.node, name="node"),
     path("nodes/<slug:name>/gpus/", nodes.node_gpus, name="node-gpus"),
+    path("nodes/<slug:name>/join-token/", joining.new_token, name="node-join-token"),
     path("nodes/<slug:name>/figures.json", nodes.node_figures, name="node-figures"),
     path("models/", model_cards.models, name="models"),
     path("models/<int:model_id>/", model_cards.model, name="model"),

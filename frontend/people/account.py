@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, redirect, render, resolve_url
 from django.utils.safestring import mark_safe
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
@@ -141,8 +141,13 @@ def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
 
 
 def shown_once(request: HttpRequest, title: str, secrets: list[tuple[str, str]], back: str) -> HttpResponse:
-    """Shows a new secret once. It is in no session and no log: who leaves the page cannot see it again."""
-    return render(request, "frontend/people/secret.html", {"title": title, "secrets": secrets, "back": back})
+    """Shows a new secret once. It is in no session and no log: who leaves the page cannot see it again.
+
+    `back` is an address, or a page's name.
+    """
+    return render(
+        request, "frontend/people/secret.html", {"title": title, "secrets": secrets, "back": resolve_url(back)}
+    )
 
 
 def token_rows(tokens: Any) -> list[dict[str, Any]]:

@@ -1,0 +1,76 @@
+"""What a node waits for until it serves, and the line that makes a machine this node."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from frontend import reader_choices
+from frontend.health import NodeHealth
+from frontend.people.account import shown_once
+from pools.access import audit, rights
+from pools.models import JoinToken, Node
+from pools.registration import join_tokens
+
+TOKEN_SHOWN = "TOKEN"  # stands for the token in the line, until one is made
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """How far a node is.
+
+    Attributes:
+        done: Its agent reports, and plans may use it.
+        words: What it waits for, or that it has joined.
+        line: What joins a machine as this node; empty: none is to.
+        open_form: Whether the node's form is the next step.
+    """
+
+    done: bool
+    words: str
+    line: str = ""
+    open_form: bool = False
+
+
+def of(request: HttpRequest, node: Node, state: NodeHealth, gpus: int) -> Joining:
+    """Makes one query."""
+    joined = JoinToken.objects.filter(node=node, used_at__isnull=False).order_by("-used_at").first()
+    when = f"Joined at {reader_choices.clock(joined.used_at.timestamp())}. " if joined and joined.used_at else ""
+    reports = state.state == "reporting"
+    if reports and node.schedulable:
+        return Joining(True, f"{when}Its agent reports, and plans may place instances here.")
+    if reports:
+        return Joining(False, f"{when}Its agent reports. It waits to be opened to planning.", open_form=True)
+    if node.simulated and not gpus:
+        return Joining(False, "It waits for its GPUs: enter them under Configure, GPUs. Its processes start then.")
+    if node.simulated:
+        log = f"greenserve logs simnode.{node.name}"
+        return Joining(False, f"It waits for its processes, which start within seconds. If they do not: {log}.")
+    if joined:
+        words = "It waits for its agent: start the services that the join printed on the machine."
+        return Joining(False, when + words, line(request, node, TOKEN_SHOWN))
+    words = "It waits for its machine. Make a join token, and paste the line on the machine with the GPUs."
+    return Joining(False, words, line(request, node, TOKEN_SHOWN))
+
+
+def line(request: HttpRequest, node: Node, token: str) -> str:
+    address = request.build_absolute_uri("/").rstrip("/")
+    return f"greenserve node join {shlex.quote(address)} {token} --name {node.name}"
+
+
+@never_cache
+@require_POST
+@rights.needs(rights.Right.OPERATE)
+def new_token(request: HttpRequest, name: str) -> HttpResponse:
+    """Makes a join token for the node's cluster and shows the line with it, once."""
+    found = get_object_or_404(Node, name=name, simulated=False, cluster__site__in=rights.sites_of(request.user))
+    made, secret = join_tokens.issue(audit.actor_of(request), found.cluster)
+    until = reader_choices.clock(made.expires_at.timestamp())
+    secrets = [("Paste on the machine", line(request, found, secret)), ("Good for", f"one machine, until {until}")]
+    return shown_once(request, f"Join {found} to {found.cluster}", secrets, reverse("node", args=[name]))

@@ -1,0 +1,75 @@
+"""A node's page until it serves: the line to paste, the token shown once, and what it waits for."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+
+from pools import wire
+from pools.models import AuditEntry, Cluster, JoinToken, Membership, Node, Site
+
+GPU = {"uuid": "GPU-a", "index": 0, "name": "A100", "gpu_type": "A100-80GB", "memory_bytes": 80_000_000_000}
+
+
+def client_of(role: str) -> Client:
+    user = get_user_model().objects.create_user(role)
+    Membership.objects.create(user=user, role=role)
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def node(db, redis_client) -> Node:
+    site = Site.objects.create(name="oslo", label="Oslo", grid_zone="NO1")
+    cluster = Cluster.objects.create(site=site, name="main")
+    return Node.objects.create(cluster=cluster, name="box-1", schedulable=False)
+
+
+def words(client: Client, path: str = "/nodes/box-1/?part=joining") -> str:
+    return client.get(path).content.decode()
+
+
+def test_page_goes_from_the_line_to_a_node_that_serves(node, redis_client) -> None:
+    client = client_of("operator")
+    assert "greenserve node join http://testserver TOKEN --name box-1" in words(client, "/nodes/box-1/")
+    assert "waits for its machine" in words(client)
+    shown = client.post("/nodes/box-1/join-token/")
+    assert "no-store" in shown.headers["Cache-Control"]
+    secret = re.search(r"node join http://testserver (gsj_[\w-]+) --name box-1", shown.content.decode())
+    assert secret is not None
+    assert secret[1] not in words(client, "/nodes/box-1/")
+    assert AuditEntry.objects.filter(action="create", user_id=get_user_model().objects.get().pk).exists()
+
+    clocks = {"min_mhz": 210.0, "max_mhz": 1410.0, "tdp_w": 400.0}
+    body = {"token": secret[1], "name": "box-1", "driver": "570", "gpus": [GPU | clocks]}
+    joined = Client().post("/api/v1/nodes/join/", json.dumps(body), content_type="application/json")
+    assert joined.status_code == 201, joined.content
+    assert "waits for its agent" in words(client)
+    state = wire.AgentState("box-1", "boot", time.time(), None, [])
+    redis_client.set(wire.agent_key("box-1"), wire.encode(state))
+    assert "waits to be opened to planning" in (said := words(client))
+    assert f"/configure/nodes/{node.pk}/" in said
+    Node.objects.update(schedulable=True)
+    assert "Joined at" in (said := words(client))
+    assert "plans may place instances here" in said
+    assert "node join" not in said
+
+
+def test_viewer_makes_no_token(node) -> None:
+    client = client_of("viewer")
+    assert "<button" not in words(client)
+    assert client.post("/nodes/box-1/join-token/").status_code == 403
+    assert not JoinToken.objects.exists()
+
+
+def test_simulated_node_waits_for_gpus_and_gets_no_token(node) -> None:
+    Node.objects.update(simulated=True)
+    client = client_of("operator")
+    assert "waits for its GPUs" in words(client)
+    assert client.post("/nodes/box-1/join-token/").status_code == 404
