@@ -1,4 +1,4 @@
-"""What a node waits for until it serves, and the line that makes a machine this node."""
+"""Says what a node waits for until it serves, and shows the line that makes a machine this node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOKEN_SHOWN = "TOKEN"  # stands for the token in the line, until one is made
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """How far a node is.
+    """Says how far a node is.
 
     Attributes:
         done: Its agent reports, and plans may use it.
