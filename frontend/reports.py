@@ -50,9 +50,9 @@ FORMAT_WORDS = {
 }
 INVOICE = "invoice-"
 BASES_SHOWN = (
-    ("usage", "usage: by direct energy"),
-    ("allocation", "allocation: by reserved shares"),
-    ("marginal", "marginal: what load adds"),
+    ("usage", "by usage"),
+    ("allocation", "by allocation"),
+    ("marginal", "by marginal cost"),
     (NO_BILL, "no bill"),
 )
 
@@ -223,6 +223,8 @@ def _file_words(file: ReportFile) -> str:
 def _row(report: Report) -> dict[str, Any]:
     summary = report.summary or {}
     job = report.job
+    files = [(file.format, _file_words(file), file.sha256, file) for file in report.files.all()]
+    listed = [row for row in files if not row[0].startswith(INVOICE)]
     return {
         "id": report.pk,
         "period": report.asked["period"],
@@ -245,5 +247,7 @@ def _row(report: Report) -> dict[str, Any]:
         "bill": summary.get("bill"),
         "signature": summary.get("signature"),
         "warnings": summary.get("warnings", ()),
-        "files": [(file.format, _file_words(file), file.sha256, file) for file in report.files.all()],
+        "files": files,
+        "listed": listed,
+        "invoices": len(files) - len(listed),
     }

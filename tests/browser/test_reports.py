@@ -65,6 +65,8 @@ def test_report_is_made_and_read_when_finance_asks(
     assert report_jobs.make(Report.objects.latest("pk").pk)
     page.clock.fast_forward(3_000)  # the page asks each two seconds
     page.get_by_text("adds up to the meters").wait_for()
+    page.get_by_role("heading", name="The bill, by usage").wait_for()
+    assert page.get_by_role("region", name="The bill").get_by_role("row").last.inner_text().startswith("total")
     accessible(page)
     picture(page, "report")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from reportlab.lib.enums import TA_RIGHT
 from reportlab.lib.styles import ParagraphStyle
-from reportlab.platypus import Paragraph, Spacer, Table, TableStyle
+from reportlab.platypus import KeepTogether, Paragraph, Spacer, Table, TableStyle
 
 from telemetry.report_values.bill import BASIS_WORDS, PART_WORDS, Bill
 from telemetry.report_values.bill_table import (
@@ -45,10 +45,14 @@ def bill_pages(statement: Statement) -> list[Any]:
     if bill is None:
         return []
     return [
-        Paragraph("The bill", SECTION),
-        Paragraph(f"{BASIS_WORDS[bill.basis]} Electricity stands apart from GPU-hours; what is due has both.", BODY),
-        Spacer(1, 4),
-        _table("By tenant", by_tenant(bill), by_currency(bill)),
+        KeepTogether(
+            [
+                Paragraph("The bill", SECTION),
+                Paragraph(f"{BASIS_WORDS[bill.basis]} Electricity stands apart from GPU-hours; due is both.", BODY),
+                Spacer(1, 4),
+                _table("By tenant", by_tenant(bill), by_currency(bill)),
+            ]
+        ),
         Spacer(1, 8),
         _table("By part", _by_part(bill), by_currency(bill)),
         *input_pages(statement),
