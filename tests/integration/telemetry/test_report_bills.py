@@ -8,13 +8,14 @@ import json
 from decimal import Decimal
 from zoneinfo import ZoneInfo
 
+import openpyxl
 import pytest
 from click.testing import CliRunner
 from django.test import Client
 
 from greenserve.cli import cli
 from pools import demo
-from pools.models import Job, Node, Service
+from pools.models import Instance, Job, Node, Service, Tenant
 from telemetry.ledger import settlement
 from telemetry.models import Report, Tariff
 from telemetry.reports import report_jobs, report_requests
@@ -22,8 +23,11 @@ from tests.fakes import metering
 from tests.fakes.house import moment, start_instance
 from tests.fakes.metering import LATER, START
 from tests.fakes.people import person
+from tests.fakes.report_texts import pdf_text
 
 pytestmark = pytest.mark.django_db
+MONEY = ("electricity_cost", "gpu_hour_cost", "demand_charge", "due")
+REFUSED = {"pool": None, "instance_uid": None, "status": "rejected", "http_status": 429, "output_tokens": None}
 DAY = f"{moment(START):%Y-%m-%d}"
 
 
@@ -120,6 +124,48 @@ def test_inputs_are_those_that_valued_the_period(settled):
     )
     again = made(by="tenant").basis["inputs"]["rates"]
     assert "entered too late" not in {one["source"] for one in again}  # no settlement used it yet
+
+
+def test_bill_of_a_tenant_is_one_to_the_digit_in_every_format_after_refusals_silence_and_a_revised_tariff(settled):
+    """The quarter of an hour has a silent meter in it (unattributed energy); then requests are refused, then the price
+    is revised from the second window on."""
+    instance = Instance.objects.get()
+    metering.request(instance, START + 400, "refused-1", Tenant.objects.create(name="refused"), **REFUSED)
+    Tariff.objects.create(
+        site=settled,
+        currency=settled.currency,
+        price_per_kwh=0.40,
+        demand_per_kw=12.0,
+        valid_from=moment(START + 300),
+        source="contract 78",
+        version="2026-02",
+    )
+    assert settlement.restate(moment(LATER), moment(START)) == 2  # from the second window on
+    local = moment(START).astimezone(ZoneInfo(settled.time_zone))
+    asked = {"period": f"{local:%Y-%m}", "zone": "site", "sites": settled.name}
+    report = made(formats="bill-csv,csv,xlsx,pdf,invoices", by="tenant", **asked)
+    found = json.loads(content(report, "reconciliation"))
+    assert (found["adds_up"], found["bill"]["left_over"]) == (True, {})
+    lines = rows(report)
+    assert any(row["part"].startswith("unattributed") for row in lines)
+    assert {row["tenant"] for row in lines} == {row["tenant"] for row in report.summary["bill"]["tenants"]}
+    assert "refused" not in {row["tenant"] for row in lines}
+    workbook = openpyxl.load_workbook(io.BytesIO(content(report, "xlsx")), data_only=True)
+    subtotals = {row[0]: row for row in workbook["Bill"].values if row[1] == settled.currency}
+    client = Client()
+    client.force_login(person("finance"))
+    by_rest = {
+        row["tenant"]: row for row in client.get(f"/api/v1/reports/{report.pk}/").json()["summary"]["bill"]["tenants"]
+    }
+    for tenant in sorted(by_rest):
+        exact = {name: sum(Decimal(r[name]) for r in lines if r["tenant"] == tenant) for name in MONEY}
+        assert {name: Decimal(by_rest[tenant][name]) for name in MONEY} == exact
+        assert subtotals[tenant][-1] == float(exact["due"])
+        printed = f"{exact['due']:.2f} {settled.currency}"
+        assert f"Due: {printed}" in pdf_text(content(report, f"invoice-{tenant}"))
+        assert printed in pdf_text(content(report, "pdf"))
+        assert printed in client.get(f"/reports/{report.pk}/").content.decode()
+    assert report_jobs.reproduce(report) == []
 
 
 def test_report_says_that_data_is_synthetic_when_simulated_nodes_metered_it(settled):
