@@ -122,6 +122,7 @@ def report(request: HttpRequest, report_id: int) -> HttpResponse:
     context = {
         "r": _row(found),
         "report": found,
+        "inputs": report_requests.inputs(found),
         "checks": _checks(found),
         "changes": found.changes[:CHANGES_SHOWN],
         "more_changes": max(0, len(found.changes) - CHANGES_SHOWN),

@@ -16,7 +16,9 @@ from pools.access import audit
 from pools.access.audit import Actor
 from pools.models import Job, JobState, Site
 from telemetry.models import Report, ReportFile, ReportSchedule
+from telemetry.report_values.basis import Basis
 from telemetry.report_values.errors import BadReport
+from telemetry.report_values.inputs import ReportInput
 from telemetry.report_values.period import Period
 from telemetry.report_values.report_request import read
 
@@ -58,6 +60,14 @@ def _check(period: Period, now: datetime) -> None:
             f"nothing was metered in '{period.text}'; the ledger reaches from {settled[0]:%Y-%m-%d %H:%M} to "
             f"{settled[1]:%Y-%m-%d %H:%M} UTC",
         )
+
+
+def inputs(report: Report) -> list[ReportInput]:
+    """Returns what a finished report's figures rest on besides the meters; none before it is made."""
+    if report.basis is None:
+        return []
+    basis = Basis.from_json(report.basis)
+    return list(basis.inputs.rows(basis.contracts))
 
 
 def number(report: Report) -> int:

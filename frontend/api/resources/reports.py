@@ -9,7 +9,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import FileResponse, Http404
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers, status
 from rest_framework.decorators import action
 from rest_framework.exceptions import ValidationError
@@ -55,9 +55,30 @@ class ReportSerializer(serializers.ModelSerializer):
         )
 
 
+class ReportInputSerializer(serializers.Serializer):
+    """A rate, factor, intensity, contract or reserved share. `used_...`: the time of the period that it valued."""
+
+    kind = serializers.CharField()
+    site = serializers.CharField(help_text="Empty: all.")
+    value = serializers.CharField(help_text="With its unit.")
+    quality = serializers.CharField()
+    source = serializers.CharField()
+    version = serializers.CharField()
+    used_from_s = serializers.IntegerField(allow_null=True)
+    used_to_s = serializers.IntegerField(allow_null=True)
+    valid_from_s = serializers.IntegerField(allow_null=True)
+    valid_to_s = serializers.IntegerField(allow_null=True)
+
+
 class ReportDetailSerializer(ReportSerializer):
+    inputs = serializers.SerializerMethodField()
+
     class Meta(ReportSerializer.Meta):
-        fields = (*ReportSerializer.Meta.fields, "changes")
+        fields = (*ReportSerializer.Meta.fields, "changes", "inputs")
+
+    @extend_schema_field(ReportInputSerializer(many=True))
+    def get_inputs(self, report: Report) -> Any:
+        return ReportInputSerializer(report_requests.inputs(report), many=True).data
 
 
 class NewReport(serializers.Serializer):

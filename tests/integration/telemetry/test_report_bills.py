@@ -218,6 +218,7 @@ def test_invoice_is_asked_for_and_fetched_by_rest(settled):
     assert [kind.removeprefix("invoice-") for kind in kinds] == [
         row["tenant"] for row in found["summary"]["bill"]["tenants"] if row["tenant"]
     ]
+    assert {"PUE", "tariff", "carbon intensity"} <= {one["kind"] for one in found["inputs"]}
     answer = client.get(f"/api/v1/reports/{found['id']}/files/{kinds[0]}/")
     assert b"".join(answer.streaming_content).startswith(b"%PDF")
     wrong = client.post("/api/v1/reports/", {**body, "basis": "fair"}, content_type="application/json")
@@ -235,6 +236,7 @@ def test_page_shows_the_bill_with_its_total_and_offers_invoices(settled):
     page = client.get(f"/reports/{report.pk}/").content.decode()
     assert "The bill, by allocation" in page
     assert "Contains synthetic data" in page
+    assert "contract 77" in page
     assert f"/reports/{report.pk}/files/invoice-" in page
     assert Report.objects.get().summary["signature"] in page
 
