@@ -68,7 +68,7 @@ GROUPS: tuple[tuple[str, tuple[Area, ...]], ...] = (
         "Manage",
         (
             Area("Configure", "configure", "c"),
-            Area("Overrides", "overrides", "b"),
+            Area("Overrides", "overrides", "b", ("advice",)),
             Area("People", "people", "u", right=rights.Right.ADMINISTER),
             Area("Keys", "keys", "k", right=rights.Right.ADMINISTER),
             Area("Audit", "audit", "t", right=rights.Right.ADMINISTER),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +10,7 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
@@ -30,6 +31,8 @@ from scheduler.models import (
     ServiceMode,
 )
 from scheduler.operations import approvals, overrides, pauses, undoing, visibility
+
+from . import confirmations
 
 LENGTHS = ((900, "15 min"), (3600, "1 h"), (4 * 3600, "4 h"), (24 * 3600, "1 day"), (7 * 24 * 3600, "1 week"))
 RECENT = 20
@@ -126,9 +129,21 @@ def described(held: Override) -> str:
     return f"{held.site} gets no new workers, and plans do without it"
 
 
-def _done(request: HttpRequest, act: Callable[[Actor], str], back: str = "overrides", *args: Any) -> HttpResponse:
-    """Runs one act, says what came of it, and goes back to the page."""
+def _done(
+    request: HttpRequest,
+    act: Callable[[Actor], str],
+    back: str = "overrides",
+    *args: Any,
+    concerns: Iterable[Service] = (),
+    title: str = "",
+) -> HttpResponse:
+    """Runs one act, says what came of it, and goes back to the page. One with a title is a switch: it asks first."""
     try:
+        if title:
+            actor = audit.actor_of(request)
+            page = confirmations.asked(request, concerns, lambda: act(actor), title, reverse(back, args=args))
+            if page is not None:
+                return page
         messages.success(request, act(audit.actor_of(request)))
     except ValidationError as error:
         if hasattr(error, "error_dict"):
@@ -166,7 +181,7 @@ def pause(request: HttpRequest) -> HttpResponse:
         )
         return f"The {made.loop} loop of {service} is paused."
 
-    return _done(request, act)
+    return _done(request, act, concerns=[service], title=f"Pause the {request.POST.get('loop', '')} loop of {service}?")
 
 
 @require_POST
@@ -178,7 +193,8 @@ def resume(request: HttpRequest, pk: int) -> HttpResponse:
         pauses.resume(actor, open_pause)
         return f"The {open_pause.loop} loop of {open_pause.service} runs again."
 
-    return _done(request, act)
+    title = f"Resume the {open_pause.loop} loop of {open_pause.service}?"
+    return _done(request, act, concerns=[open_pause.service], title=title)
 
 
 @require_POST
@@ -195,7 +211,8 @@ def control_mode(request: HttpRequest) -> HttpResponse:
         )
         return f"{service}: {made.get_mode_display()}."
 
-    return _done(request, act)
+    title = f"Set the control mode of {service} to {request.POST.get('mode', '')}?"
+    return _done(request, act, concerns=[service], title=title)
 
 
 @require_POST
@@ -269,7 +286,9 @@ def end(request: HttpRequest, pk: int) -> HttpResponse:
         overrides.end(actor, made)
         return f"Ended: {described(made)}."
 
-    return _done(request, act)
+    drained = Service.objects.filter(pools__site=made.site).distinct()
+    concerns = drained if made.service is None else [made.service]
+    return _done(request, act, concerns=concerns, title=f"End the override: {described(made)}?")
 
 
 @require_POST

@@ -10,6 +10,7 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
@@ -19,6 +20,8 @@ from core.policy.setting_texts import SETTINGS, by_name, documented, parse, stor
 from pools.access import audit, rights
 from pools.models import Service
 from scheduler.operations.configure import changes, consequences
+
+from . import confirmations
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,13 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
         overrides, errors = _read(chosen, typed)
         if not errors:
             service.policy, service.knobs = chosen, overrides
+            actor, back = audit.actor_of(request), reverse("configure-policy", args=[pk])
+            title = f"Give {service} the policy {chosen}?"
             try:
-                changes.update(audit.actor_of(request), service)
+                page = confirmations.asked(request, [service], lambda: changes.update(actor, service), title, back)
+                if page is not None:
+                    return page
+                changes.update(actor, service)
             except ValidationError as error:
                 errors[""] = " ".join(error.messages)
             else:

@@ -20,6 +20,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from pools.access import audit, rights
+from pools.access.audit import Actor
+from pools.models import Service
 from scheduler.operations import visibility
 from scheduler.operations.configure import changes, consequences, dry_run, registry
 from scheduler.operations.configure.consequences import Consequence
@@ -27,6 +29,8 @@ from scheduler.operations.configure.dry_run import Tried
 from scheduler.operations.configure.forms import OwnedForm, form_of, label_of
 from scheduler.operations.configure.registry import Owned
 from scheduler.operations.configure.transfer import key_of
+
+from . import confirmations
 
 PAGE = 50
 AREAS = (
@@ -177,8 +181,11 @@ def _filled(request: HttpRequest, owned: Owned, form: OwnedForm, instance: Model
         found = consequences.of(form.instance)
         if _seen(request, found):
             act = changes.create if instance is None else changes.update
+            actor = audit.actor_of(request)
             try:
-                made = act(audit.actor_of(request), form.instance, form.related)
+                if (page := _asked(request, actor, form, instance)) is not None:
+                    return page
+                made = act(actor, form.instance, form.related)
             except ValidationError as error:
                 form.take(error)
             else:
@@ -195,6 +202,15 @@ def _filled(request: HttpRequest, owned: Owned, form: OwnedForm, instance: Model
         "may": rights.has(request.user, owned.right),
     }
     return render(request, "frontend/configure/form.html", context)
+
+
+def _asked(request: HttpRequest, actor: Actor, form: OwnedForm, instance: Model | None) -> HttpResponse | None:
+    """Returns the page that asks to confirm a change of a service's policy; None: it is none, or is confirmed."""
+    row = form.instance
+    if instance is None or not isinstance(row, Service) or not {"policy", "knobs"} & set(form.changed_data):
+        return None
+    title, back = f"Give {row} the policy {row.policy}?", request.get_full_path()
+    return confirmations.asked(request, [row], lambda: changes.update(actor, row, form.related), title, back)
 
 
 def _groups(owned: Owned, form: OwnedForm) -> list[tuple[str, list[BoundField]]]:

@@ -10,10 +10,12 @@ from django.core.paginator import Paginator
 from django.db.models import Prefetch
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from frontend.configure import confirmations
 from pools.access.audit import actor_of
 from pools.access.rights import Right, needs
 from pools.models import Service
@@ -142,8 +144,16 @@ def apply_run(request: HttpRequest, study_id: int, index: int) -> HttpResponse:
     try:
         found = applying.of(run)
         if request.method == "POST":
-            applying.apply(actor_of(request), run, service, advise)
-            how = "It advises: decisions are made and shown, and not carried out." if advise else "It acts."
+            actor, back = actor_of(request), reverse("whatif-run", args=[study_id, index])
+            title = f"Apply {found.policy} to {service}?"
+            page = confirmations.asked(
+                request, [service], lambda: applying.apply(actor, run, service, advise), title, back
+            )
+            if page is not None:
+                return page
+            service.refresh_from_db()
+            applying.apply(actor, run, service, advise)
+            how = consequences.taken_up(service)
             messages.success(request, f"{service.name} has the policy {found.policy} now. {how}")
             return redirect("whatif-run", study_id, index)
     except BadStudy as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,12 +21,22 @@ if TYPE_CHECKING:
 @click.argument("name", required=False)
 @click.argument("knobs", metavar="[KEY=VALUE ...]", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--preview", is_flag=True, help="Show what the change would draw, emit and cost, and change nothing.")
+@click.option("--yes", is_flag=True, help="Change it without asking, also at a terminal.")
 @click.option("--list", "listing", is_flag=True, help="List policies and knobs; needs no database.")
-def policy(service: str | None, name: str | None, knobs: tuple[str, ...], as_json: bool, listing: bool) -> None:
+def policy(
+    service: str | None,
+    name: str | None,
+    knobs: tuple[str, ...],
+    as_json: bool,
+    preview: bool,
+    yes: bool,
+    listing: bool,
+) -> None:
     """Show the policy of SERVICE, or give it the policy NAME with some knobs set otherwise.
 
-    A change takes effect within seconds where GreenServe runs: gateways and agents get the new policy, and all loops
-    decide anew.
+    A change takes effect within seconds where GreenServe runs and the control mode is act: gateways and agents get the
+    new policy, and all loops decide anew. At a terminal it is shown first what the change would draw, and asked.
     Knobs that are not named are the preset's. Tuning is named RECORD.FIELD. Without SERVICE all services are shown.
 
     \b
@@ -50,6 +61,10 @@ def policy(service: str | None, name: str | None, knobs: tuple[str, ...], as_jso
     except ValueError as error:
         fail(f"{error}; see `greenserve policy --list`", 2)
     with database():
+        if service and name and (preview or (sys.stdin.isatty() and not yes)):
+            _preview(service, name, given, as_json)
+            if preview or not click.confirm("Change it?"):
+                return
         rows = _change(service, name, given) if service and name else _shown(service)
     if as_json:
         click.echo(json.dumps(rows[0] if service else rows))
@@ -125,6 +140,43 @@ def _row(service: Any) -> dict[str, Any]:
     }
 
 
+def _preview(name: str, policy_name: str, overrides: dict[str, Any], as_json: bool) -> None:
+    """Writes what the policy would draw, emit and cost; takes back what it does for that."""
+    from dataclasses import asdict
+
+    from django.core.exceptions import ValidationError
+
+    from frontend.formats import UNKNOWN, si
+    from scheduler.control import service_policy as policies
+    from scheduler.operations import previews
+
+    service = _service(name)
+    try:
+        found = previews.of(service, lambda: policies.change(service, policy_name, overrides))
+    except ValidationError as error:
+        fail(" ".join(error.messages), 2)
+    if as_json:
+        click.echo(json.dumps({**asdict(found), "change_w": found.change_w}))
+        return
+    click.echo(f"now, metered: {si(found.metered_w, 'W')}")
+    for words, side in (("now", found.now), ("then", found.then)):
+        cost = UNKNOWN if side.cost_per_h is None else f"{side.cost_per_h:.3g} {side.currency}"
+        fleet = f"{side.instances} instances, {side.gpus} GPUs"
+        power, carbon = si(side.power_w, "W"), si(side.carbon_g_per_h, "g")
+        click.echo(f"{words}, predicted: {side.policy} ({side.partition}), {fleet}, {power}, {carbon}CO2e/h, {cost}/h")
+    for note in found.notes:
+        click.echo(note)
+
+
+def _service(name: str) -> Any:
+    from pools.models import Service
+
+    service = Service.objects.filter(name=name).first()
+    if service is None:
+        fail(_no_service(name))
+    return service
+
+
 def _change(name: str, policy_name: str, overrides: dict[str, Any]) -> list[dict[str, Any]]:
     """Stores the policy, and has the workers take it up now rather than when they next look."""
     import redis
@@ -132,13 +184,10 @@ def _change(name: str, policy_name: str, overrides: dict[str, Any]) -> list[dict
     from kombu.exceptions import OperationalError
 
     from greenserve import celery
-    from pools.models import Service
     from scheduler import tasks
     from scheduler.control import service_policy as policies
 
-    service = Service.objects.filter(name=name).first()
-    if service is None:
-        fail(_no_service(name))
+    service = _service(name)
     try:
         policies.change(service, policy_name, overrides)
     except ValidationError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 from django.db import transaction
 from django.utils import timezone
@@ -20,7 +21,7 @@ from scheduler.control.apply import apply
 from scheduler.control.fleet_prediction import FleetPrediction, clock_ranges, metered_w, predicted
 from scheduler.control.loop_turns import decide
 from scheduler.control.turn_context import TurnContext
-from scheduler.models import ControlMode
+from scheduler.models import ControllerState, ControlMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +44,20 @@ class Preview:
             return None
         return self.then.power_w - self.now.power_w
 
+    @property
+    def change_share(self) -> float | None:
+        """The difference as a share of what is predicted of now; None: it is not known, or nothing is drawn now."""
+        return None if self.change_w is None or not self.now.power_w else self.change_w / self.now.power_w
 
-def of(service: Service, switch: Callable[[], object]) -> Preview:
-    """Returns what a switch that concerns the service would change.
+
+def of(service: Service, switch: Callable[[], object], at: datetime | None = None) -> Preview:
+    """Returns what a switch that concerns the service would change at `at`, or at this moment.
 
     Raises:
         ValidationError: The switch makes no sense; the words say why.
         PermissionDenied: The actor may not do it.
     """
-    at = timezone.now()
+    at = at or timezone.now()
     reporting = agents.reporting(agents.connect(), at)
     with transaction.atomic():
         apply.lock()
@@ -73,10 +79,17 @@ def of(service: Service, switch: Callable[[], object]) -> Preview:
 
 
 def _decided(context: TurnContext) -> TurnContext:
-    """Returns the context with the fleet that its loops would have after their first turns."""
+    """Returns the context with the fleet that its loops would have after their first turns.
+
+    Stores their states, which the transaction takes back.
+    """
     for loop in (Loop.CARBON, Loop.SCALE, Loop.SHARD):
         if not active_operations.is_paused(context.service, loop):
-            context, _ = advising.carried_out(context, loop, decide(context, loop, 0).result)
+            turn = decide(context, loop, 0)
+            context, workers = advising.carried_out(context, loop, turn.result)
+            for own in (turn, *([] if workers is None else [workers.decision])):
+                # faster loops read what slower ones left
+                ControllerState.objects.filter(pk=own.state.pk).update(value=own.result.state)
     return context
 
 
@@ -92,5 +105,5 @@ def _notes(service: Service, before: TurnContext, after: TurnContext, *, anew: b
     if anew and not reports:
         found.append("No node reports: nobody can tell which fleet the loops would choose.")
     if {clock.least_mhz for clock in clock_ranges(after).values()} == {None} and after.knobs.clock != "fixed":
-        found.append("Clocks are at the top.")
+        found.append("Clocks are at the top then.")
     return found

@@ -81,6 +81,10 @@ def test_loop_is_paused_and_site_drained_when_a_person_overrides(
     pause = operator.get_by_role("form", name="Pause a loop")
     pause.get_by_label("because").fill("the grid operator rings")
     pause.get_by_role("button", name="Pause").click()
+    expect(operator.get_by_text("Power then, predicted")).to_be_visible()
+    assert not LoopPause.objects.exists()
+    picture(operator, "confirm")
+    operator.get_by_role("button", name="Confirm").click()
     expect(operator.locator("#loops + .scroll")).to_contain_text("paused")
     assert LoopPause.objects.get(ended_at=None).loop == "carbon"
     operator.get_by_text("New override").click()
@@ -90,8 +94,10 @@ def test_loop_is_paused_and_site_drained_when_a_person_overrides(
     expect(operator.locator("#overrides ~ .scroll")).to_contain_text("no new workers")
     picture(operator, "overrides")
     operator.get_by_role("button", name="End now").first.click()
+    operator.get_by_role("button", name="Confirm").click()
     expect(operator.locator(".messages")).to_contain_text("Ended")
     operator.get_by_role("button", name="Resume the carbon loop").click()
+    operator.get_by_role("button", name="Confirm").click()
     expect(operator.locator(".messages")).to_contain_text("runs again")
     assert Override.objects.filter(ended_at=None).count() == 0
 
@@ -158,6 +164,7 @@ def test_clock_stays_as_it_was_when_a_decision_is_undone(operator: Page, fleet: 
     assert (made.value, made.reason) == ({"mhz": 1410.0}, "answers were late")
     undo.get_by_role("link", name="Overrides").click()
     operator.get_by_role("row", name=re.compile("answers were late")).get_by_role("button", name="End now").click()
+    operator.get_by_role("button", name="Confirm").click()
     expect(operator.locator(".messages")).to_contain_text("Ended")
     made.refresh_from_db()
     assert made.ended_at is not None

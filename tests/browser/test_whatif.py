@@ -143,6 +143,8 @@ def test_policy_of_a_run_is_applied_when_its_consequences_were_shown(
     page.get_by_role("button", name="Show the consequences").click()
     picture(page, "whatif-apply")
     page.get_by_role("button", name="Apply the policy").click()
+    expect(page.get_by_text("Nothing that acts changes: greenserve_epochs stays in force.")).to_be_visible()
+    page.get_by_role("button", name="Confirm").click()
     expect(page.get_by_text("has the policy freesh now")).to_be_visible()
     assert Service.objects.get(pk=fleet.service.pk).knobs == {"order": "fcfs"}
     assert ServiceMode.objects.get(service=fleet.service).mode == "advise"

@@ -11,6 +11,7 @@ from scheduler.models import Decision, LoopPause, Override, ServiceMode
 from scheduler.operations.configure import registry
 
 pytestmark = pytest.mark.django_db
+CONFIRMED = {"confirmed": "yes"}
 
 
 @pytest.fixture
@@ -108,7 +109,11 @@ def test_only_what_differs_is_kept_when_a_policy_is_given(service, admin_client)
     assert not any(knob.differs for knob in page.context["knobs"])
     wrong = admin_client.post(url, data | {"knob-tp": "none"})
     assert "tp" in {knob.name for knob in wrong.context["knobs"] if knob.error}
-    assert admin_client.post(url, data | {"knob-clock": "fixed"}).status_code == 302
+    asked = admin_client.post(url, data | {"knob-clock": "fixed"}).content.decode()
+    assert "Give llama3-70b the policy dynamollm?" in asked
+    assert '<input type="hidden" name="knob-clock" value="fixed">' in asked
+    assert Service.objects.get(pk=service.pk).policy != "dynamollm"
+    assert admin_client.post(url, data | {"knob-clock": "fixed"} | CONFIRMED).status_code == 302
     found = Service.objects.get(pk=service.pk)
     assert (found.policy, found.knobs) == ("dynamollm", {"clock": "fixed"})
 
@@ -128,7 +133,7 @@ def test_tuning_is_set_in_a_folded_part_of_the_policys_form(service, admin_clien
     assert [row.name for row in low.context["tuning"] if row.error] == ["threshold.kv_low"]
 
     given = {"policy": "dynamollm", "knob-dynamo.wave": "4", "knob-placement.goal": "0.9"}
-    shown = admin_client.post(url, data | given, follow=True).content.decode()
+    shown = admin_client.post(url, data | given | CONFIRMED, follow=True).content.decode()
 
     found = Service.objects.get(pk=service.pk)
     assert (found.policy, found.knobs) == (
@@ -174,14 +179,16 @@ def test_addresses_of_0_1_are_answered_for_one_version(service, admin_client):
     assert (moved.status_code, moved.headers["Location"]) == (301, "/overrides/?range=1h")
     assert admin_client.post("/holds/").status_code == 405
     data = {"service": service.pk, "loop": "carbon", "reason": "a trial", "for_s": "900"}
-    assert admin_client.post("/holds/pause/", data).headers["Location"] == "/overrides/"
-    assert admin_client.post(f"/holds/resume/{LoopPause.objects.get().pk}/").headers["Location"] == "/overrides/"
+    assert admin_client.post("/holds/pause/", data | CONFIRMED).headers["Location"] == "/overrides/"
+    resume = f"/holds/resume/{LoopPause.objects.get().pk}/"
+    assert admin_client.post(resume, CONFIRMED).headers["Location"] == "/overrides/"
     assert LoopPause.objects.exclude(ended_at=None).exists()
-    assert admin_client.post("/holds/mode/", {"service": service.pk, "mode": "advise"}).status_code == 302
+    mode = {"service": service.pk, "mode": "advise"}
+    assert admin_client.post("/holds/mode/", mode | CONFIRMED).status_code == 302
     assert ServiceMode.objects.get(service=service).mode == "advise"
     data = {"kind": "workers", "pool": service.pools.first().pk, "workers": "", "for_s": "900", "reason": "a trial"}
     admin_client.post("/holds/overrides/", data)
-    assert admin_client.post(f"/holds/overrides/{Override.objects.get().pk}/end/").status_code == 302
+    assert admin_client.post(f"/holds/overrides/{Override.objects.get().pk}/end/", CONFIRMED).status_code == 302
     assert not Override.objects.filter(ended_at=None).exists()
 
 
@@ -191,7 +198,7 @@ def test_form_of_a_preset_sets_nothing_otherwise_when_it_is_saved_as_it_came(ser
     shown = admin_client.get(address, {"preset": preset}).context["knobs"]
     # a browser sends the first choice of a list in which none is selected
     sent = {f"knob-{k.name}": k.value if not k.choices or k.value in k.choices else k.choices[0] for k in shown}
-    assert admin_client.post(address, {"policy": preset, **sent}).status_code == 302
+    assert admin_client.post(address, {"policy": preset, **sent, **CONFIRMED}).status_code == 302
     service.refresh_from_db()
     assert (service.policy, service.knobs) == (preset, {})
 
@@ -199,3 +206,37 @@ def test_form_of_a_preset_sets_nothing_otherwise_when_it_is_saved_as_it_came(ser
 def test_first_step_is_shown_when_nothing_is_there(redis_client, db, admin_client):
     page = admin_client.get(reverse("setup"))
     assert page.context["following"].name == "site"
+
+
+def test_switch_is_confirmed_with_its_watts_before_it_is_carried_out(service, admin_client):
+    """The demo's service has no instance yet: nothing is drawn, and what is not known is said."""
+    data = {"service": service.pk, "loop": "clock", "for_s": "900", "reason": "measuring"}
+    page = admin_client.post(reverse("overrides-pause"), data).content.decode()
+    for words in (
+        "Pause the clock loop of llama3-70b?",
+        "Power now, metered",
+        "Power then, predicted",
+        "Clocks are at",
+    ):
+        assert words in page
+    assert not LoopPause.objects.exists()
+    assert admin_client.post(reverse("overrides-pause"), data | CONFIRMED).status_code == 302
+    assert LoopPause.objects.exists()
+    form = admin_client.get(reverse("configure-edit", args=["services", service.pk])).context["form"]
+    sent = {name: form.get_initial_for_field(field, name) for name, field in form.fields.items()}
+    sent = {name: value for name, value in sent.items() if value is not None} | {"policy": "single_pool", "knobs": "{}"}
+    sent["partitions"] = list(service.partitions.values_list("pk", flat=True))
+    asked = admin_client.post(reverse("configure-edit", args=["services", service.pk]), sent)
+    assert "Give llama3-70b the policy single_pool?" in asked.content.decode()
+    assert Service.objects.get(pk=service.pk).policy != "single_pool"
+
+
+def test_page_of_advice_has_both_policies(service, admin_client):
+    page = admin_client.get(reverse("advice", args=[service.name])).content.decode()
+    assert "Nothing advises" in page
+    admin_client.post(reverse("overrides-control-mode"), {"service": service.pk, "mode": "advise"} | CONFIRMED)
+    Service.objects.filter(pk=service.pk).update(policy="single_pool")
+    page = admin_client.get(reverse("advice", args=[service.name])).content.decode()
+    assert "No loop of greenserve_epochs has acted yet" in page
+    assert 'data-label="Policy">single_pool' in page
+    assert "greenserve_epochs in force, in gateways only" in admin_client.get(reverse("overrides")).content.decode()

@@ -129,7 +129,7 @@ def test_preview_says_what_a_paused_clock_loop_draws_more(running: Service, oper
     found = previews.of(running, lambda: pauses.pause(operator, running, "clock", "measuring"))
     assert found.change_w is not None
     assert found.change_w > 0.05 * (found.now.power_w or 0.0)
-    assert "Clocks are at the top." in found.notes
+    assert "Clocks are at the top then." in found.notes
     assert found.then.workers == found.now.workers
     assert not LoopPause.objects.exists()
     assert previews.of(running, lambda: pauses.pause(operator, running, "scale", "measuring")).change_w == 0.0
@@ -139,7 +139,7 @@ def test_preview_says_what_a_paused_clock_loop_draws_more(running: Service, oper
 def test_preview_of_a_policy_is_what_its_loops_then_decide(
     running: Service, operator: Actor, redis_client: redis.Redis, now: datetime, name: str
 ) -> None:
-    found = previews.of(running, lambda: service_policy.change(running, name, {}))
+    found = previews.of(running, lambda: service_policy.change(running, name, {}), now)
     assert found.change_w
     assert found.then.policy == name
     running.refresh_from_db()

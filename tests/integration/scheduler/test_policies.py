@@ -965,6 +965,10 @@ def test_command_shows_and_sets_when_it_is_called(service, redis_client):
 
     runner = CliRunner()
     assert "llama3-70b: greenserve_epochs" in runner.invoke(command, []).output
+    shown = runner.invoke(command, ["llama3-70b", "single_pool", "--preview"])
+    assert (shown.exit_code, "then, predicted: single_pool (whole), " in shown.output) == (0, True), shown.output
+    service.refresh_from_db()
+    assert service.policy == "greenserve_epochs"
     done = runner.invoke(command, ["llama3-70b", "dynamollm", "clock=fixed", "shadow=false"])
     assert done.exit_code == 0, done.output
     assert "dynamollm with clock=fixed, shadow=false" in done.output
