@@ -8,4 +8,7 @@ if __name__ == "__main__":
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "greenserve.settings")
     from django.core.management import execute_from_command_line
 
-    execute_from_command_line(sys.argv)
+    from greenserve.plain_errors import in_plain_words
+
+    with in_plain_words("manage.py", traceback_asked="--traceback" in sys.argv):
+        execute_from_command_line(sys.argv)

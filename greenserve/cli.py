@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import Any, NoReturn
 
 import click
+
+from greenserve.plain_errors import in_plain_words
 
 # Command -> (module, one line). The order is the order of a first day.
 COMMANDS = {
@@ -77,10 +78,5 @@ def fail(message: str, status: int = 1) -> NoReturn:
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    try:
+    with in_plain_words("greenserve"):
         return cli.main(args=arguments, prog_name="greenserve", standalone_mode=True)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone: nothing to tell it
-        sys.exit(1)

@@ -166,6 +166,14 @@ class Section:
         return f"{self.path}.{key}" if self.path else key
 
 
+def yaml_fault(error: Exception) -> str:
+    """Says in one line what is wrong with a YAML text, and where. Raises nothing."""
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    if not problem or mark is None:
+        return " ".join(str(error).split())
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
+
+
 def put(document: dict[str, Any], setting: str) -> None:
     """Puts `a.b=value` into the document; a list on the way takes it in each of its items, or in the one numbered.
 

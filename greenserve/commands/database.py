@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from greenserve.cli import fail
+from greenserve.plain_errors import explain
 
 
 @contextmanager
@@ -21,4 +22,4 @@ def database() -> Iterator[None]:
     try:
         yield
     except DatabaseError as error:
-        fail(f"the database does not answer or has no tables yet: start GreenServe first (`greenserve up`): {error}")
+        fail(explain(error) or str(error))

@@ -82,7 +82,7 @@ def read_text(text: str) -> Document:
     try:
         document = yaml.load(text, _Loader)
     except (yaml.YAMLError, RecursionError) as error:
-        raise BadStudy("scenario", f"not YAML: {error}") from None
+        raise BadStudy("scenario", f"not YAML: {fields.yaml_fault(error)}") from None
     if not isinstance(document, dict):
         raise BadStudy("scenario", "a scenario is a mapping with the keys fleet, workload, policy ...")
     return plain(document)

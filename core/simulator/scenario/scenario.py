@@ -116,7 +116,7 @@ def read_scenario(path: str | Path, settings: Sequence[str] = ()) -> Scenario:
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{path}: cannot be read: {error}") from error
     except yaml.YAMLError as error:
-        raise ScenarioError(f"{path}: not YAML: {error}") from error
+        raise ScenarioError(f"{path}: not YAML: {fields.yaml_fault(error)}") from error
     if not isinstance(document, dict):
         raise ScenarioError(f"{path}: a scenario is a mapping with the keys fleet, workload, policy ...")
     for setting in settings:
@@ -178,7 +178,9 @@ def policy_of(scenario: Scenario, text: str | None) -> PolicyConfig:
     try:
         keys = yaml.safe_load(brace + rest) or {}
     except yaml.YAMLError as error:
-        raise ScenarioError(f"policy '{text}': write NAME or 'NAME {{key: value}}': {error}") from error
+        raise ScenarioError(
+            f"policy '{text}': write NAME or 'NAME {{key: value}}': {fields.yaml_fault(error)}"
+        ) from error
     name = name.strip()
     return read_policy(put_over(scenario.policy_keys, keys, name))
 

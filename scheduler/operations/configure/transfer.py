@@ -17,6 +17,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import models, transaction
 from django.db.models import Model, QuerySet
 
+from core.simulator.fields import yaml_fault
 from pools.access import audit
 from pools.access.audit import Actor
 from scheduler.operations.configure import changes, consequences, registry
@@ -243,6 +244,6 @@ def _of_yaml(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise ValidationError(f"line {line}: a row is fields with values, like name: oslo")
             yield line, {str(name): value for name, value in loader.construct_mapping(node, deep=True).items()}
     except yaml.YAMLError as error:
-        raise ValidationError(f"this is no YAML: {error}") from None
+        raise ValidationError(f"this is no YAML: {yaml_fault(error)}") from None
     finally:
         loader.dispose()
