@@ -9,11 +9,12 @@ import msgspec
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 
+_CODES = {404: "not_found", 408: "request_timeout", 413: "body_too_large", 500: "internal_error", 503: "unavailable"}
 _PARAM, _FIELD = re.compile(r"`\$\.([A-Za-z_]+)"), re.compile(r"field `([A-Za-z_]+)`")
 
 
 class ApiError(Exception):
-    """A refusal, as the client gets it. `retry_after_s` becomes a Retry-After header."""
+    """A refusal, as the client gets it. Its code is never empty. `retry_after_s` becomes a Retry-After header."""
 
     def __init__(
         self,
@@ -30,7 +31,7 @@ class ApiError(Exception):
         self.message = message
         self.kind = kind
         self.param = param
-        self.code = code
+        self.code = code or _CODES.get(status) or ("invalid_value" if param else "invalid_request")
         self.retry_after_s = retry_after_s
 
     def body(self) -> bytes:

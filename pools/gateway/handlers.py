@@ -21,7 +21,7 @@ from .http.client_protocol import ClientConnection
 from .http.loop_turn import EndOfTurn
 from .http.request import Request
 from .http.upstream import UpstreamPool
-from .intake import Intake, Refused
+from .intake import MODELS, Intake, Refused, asks_for_models
 from .placing.dispatch import Dispatcher
 from .placing.splitter import NONE as NO_SPLIT
 from .placing.splitter import Splitter
@@ -68,7 +68,7 @@ class Gateway:
         self._context = Context(self.loop, self.dispatcher, self.pool, self.timeouts, departures)
         self._routes: dict[bytes, tuple[bytes, Route]] = {
             **dict.fromkeys(BY_PATH, (b"POST", self._relay)),
-            b"/v1/models": (b"GET", self._models),
+            MODELS: (b"GET", self._models),
             b"/live": (b"GET", self._live),
             b"/ready": (b"GET", self._ready),
             b"/health": (b"GET", self._ready),  # as clients of vLLM's call it
@@ -106,7 +106,7 @@ class Gateway:
         found = self._routes.get(request.path)
         if found is None:
             path = request.path.partition(b"?")[0]
-            found = self._routes.get(path)
+            found = self._routes.get(MODELS if asks_for_models(path) else path)
         if found is None:
             if self.web is not None and is_web_path(request.path):
                 self._relay_to_web(request, connection, self.web)
@@ -170,7 +170,8 @@ class Gateway:
     # -- the other paths ---------------------------------------------------------------------------
 
     def _models(self, request: Request, connection: ClientConnection) -> None:
-        connection.respond(200, self.intake.models(request, self._started_at_s))
+        path = request.path.partition(b"?")[0]
+        connection.respond(200, self.intake.models(request, path, self._started_at_s))
 
     def _live(self, request: Request, connection: ClientConnection) -> None:
         connection.respond(200, b'{"status":"live"}')

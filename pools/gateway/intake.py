@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import UNSET
@@ -29,6 +30,7 @@ from .requests.features import features_of, texts_of
 
 log = logging.getLogger(__name__)
 
+MODELS = b"/v1/models"
 _OWN_WISHES = frozenset({*validation.LIMIT_HEADERS, validation.CONTINUE_HEADER, request_energy.HEADER})
 
 
@@ -110,8 +112,9 @@ class Intake:
         call.body, call.strip_usage = validation.relayed_body(request.body, parsed, service.model)
         call.strip_usage = call.strip_usage and not call.tells_energy
 
-    def models(self, request: Request, created_at_s: int) -> bytes:
-        """Returns the models that the caller may use, in OpenAI's shape with vLLM's members. Raises ApiError 401.
+    def models(self, request: Request, path: bytes, created_at_s: int) -> bytes:
+        """Returns the models that the caller may use, or the one that `path` names, in OpenAI's shape with vLLM's
+        members. Raises ApiError 401, and 404 for one that is not theirs.
 
         Benchmarks of vLLM's take the tokenizer by `root`.
         """
@@ -130,7 +133,13 @@ class Intake:
             for service in self.fleet.services.values()
             if _may_use(key, service)
         ]
-        return msgspec.json.encode({"object": "list", "data": models})
+        if path == MODELS:
+            return msgspec.json.encode({"object": "list", "data": models})
+        name = unquote(path.removeprefix(MODELS + b"/"))
+        for model in models:
+            if model["id"] == name:
+                return msgspec.json.encode(model)
+        raise model_not_found(name)
 
     def record(self, call: Call, ending: Ending) -> None:
         """Learns from a call that is over, and writes its row to the journal. Never raises."""
@@ -159,6 +168,11 @@ class Intake:
         if features is not None and classified is not None:
             self.classifier.learn(row, features, classified)
         return row
+
+
+def asks_for_models(path: bytes) -> bool:
+    """Says whether a path is the list of models, or one of them; a name may hold slashes."""
+    return path.startswith(MODELS) and path[len(MODELS) :][:1] in (b"", b"/")
 
 
 def _may_use(key: wire.FleetKey, service: Service) -> bool:

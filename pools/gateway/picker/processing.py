@@ -17,7 +17,7 @@ from ..accounts import request_energy
 from ..errors import SERVER_ERROR, ApiError, none_ready, unavailable
 from ..fleet.instance import Instance
 from ..http.request import Request
-from ..intake import Refused
+from ..intake import Refused, asks_for_models
 from ..placing.slot import Slot
 from ..relay.exchange import CLIENT_CLOSED, MAX_WHOLE_BYTES, is_not_offered, status_for
 from ..requests.call import Call, Ending
@@ -28,7 +28,6 @@ from . import messages
 from .endpoints import Endpoints
 from .messages import BodyMode, ProtocolError
 
-MODELS = b"/v1/models"
 _VIA_UPSTREAM = "via_upstream"  # Envoy's response.code_details of a response that an engine gave
 _NOT_FOR_ENGINES = ("authorization", "accept-encoding")  # a key is ours to check; packed streams cannot be read
 
@@ -118,14 +117,15 @@ class Processing:
     async def _take_in(self, head: Request, first: Any) -> Request | None:
         """Returns the request with its body; None: it was one that the picker answers itself. Raises ApiError."""
         path, intake = _path(head), self._context.runtime.intake
-        if path == MODELS and head.method in (b"GET", b"HEAD"):
-            models = intake.models(head, self._context.started_at_s)
+        models_asked = asks_for_models(path)
+        if models_asked and head.method in (b"GET", b"HEAD"):
+            models = intake.models(head, path, self._context.started_at_s)
             await self._send(messages.immediate(200, models, _identity(head, None)))
             return None
-        if path != MODELS and path not in BY_PATH:
+        if not models_asked and path not in BY_PATH:
             raise ApiError(404, f"There is nothing at {path[:100].decode(errors='replace')}.", code="not_found")
-        if head.method != b"POST" or path == MODELS:
-            what = "GET" if path == MODELS else "POST"
+        if head.method != b"POST" or models_asked:
+            what = "GET" if models_asked else "POST"
             raise ApiError(405, f"Use {what} here.", code="method_not_allowed")
         intake.key(head)  # before the body is waited for
         body = b"" if first.request_headers.end_of_stream else await self._body()

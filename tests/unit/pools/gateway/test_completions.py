@@ -235,7 +235,19 @@ async def test_models_are_those_of_the_key_when_listed(bench: Bench) -> None:
         assert [m["id"] for m in (await response.json())["data"]] == [MODEL]
     all_keys = {"Authorization": f"Bearer {OTHER_SECRET}"}
     async with bench.http.get(bench.url + "/v1/models", headers=all_keys) as response:
-        assert [m["id"] for m in (await response.json())["data"]] == [MODEL, "other-model"]
+        models = (await response.json())["data"]
+        assert [m["id"] for m in models] == [MODEL, "other-model"]
+    async with bench.http.get(f"{bench.url}/v1/models/{MODEL}", headers=bench.auth) as response:
+        assert (await response.json()) == models[0]
+
+
+@pytest.mark.parametrize("name", ["other-model", "none", "", "a%2Fb/c"])
+async def test_model_is_not_found_when_it_is_not_the_keys(bench: Bench, name: str) -> None:
+    async with bench.http.get(f"{bench.url}/v1/models/{name}", headers=bench.auth) as response:
+        assert response.status == 404
+        assert (await response.json())["error"]["code"] == "model_not_found"
+    async with bench.http.delete(f"{bench.url}/v1/models/{name}", headers=bench.auth) as response:
+        assert response.status == 405
 
 
 async def test_metrics_count_requests_when_they_ended(bench: Bench) -> None:

@@ -254,7 +254,12 @@ async def test_models_are_listed_when_asked_for(picker: Picker) -> None:
     async with picker.envoy().stream() as stream:
         answered = await stream.ask(None, "/v1/models", "GET")
         assert isinstance(answered, Answered)
-        assert [model["id"] for model in json.loads(answered.body)["data"]] == [MODEL]
+        models = json.loads(answered.body)["data"]
+        assert [model["id"] for model in models] == [MODEL]
+    async with picker.envoy().stream() as stream:
+        answered = await stream.ask(None, f"/v1/models/{MODEL}", "GET")
+        assert isinstance(answered, Answered)
+        assert json.loads(answered.body) == models[0]
 
 
 async def test_503_when_no_instance_is_ready(picker: Picker) -> None:
