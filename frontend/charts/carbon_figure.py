@@ -36,7 +36,7 @@ def carbon(frame: CarbonFrame, look: Look) -> Figure:
             traces.append(_intensity_line(look, site, site.actual, forecast=False))
         if site.forecast:
             traces.append(_intensity_line(look, site, site.forecast, forecast=True))
-    axes = bars(look, unit, STACK) | {"yaxis2": axis(look, "gCO₂e/kWh", GRID, rangemode="tozero", nticks=4)}
+    axes = bars(unit, STACK) | {"yaxis2": axis("gCO₂e/kWh", GRID, rangemode="tozero", nticks=4)}
     arrangement = layout(look, window, axes)
     arrangement["shapes"] += _unknown(frame, look)
     said = [words for site in frame.sites if (words := _without(site, window, look))]

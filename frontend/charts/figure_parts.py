@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from telemetry.selectors.frames import SiteCarbon, SitePower, TimeRange, Values
 
-from .plot_style import Figure, Look, axis, short
+from .plot_style import Figure, axis, short
 
 STALE_S = 60.0
 FULL = (0.09, 1.0)  # of the height; the decisions' ticks stand below
@@ -37,8 +37,8 @@ def line(name: str, x: Figure, y: list[float | None], colour: str, dash: str, wi
     }
 
 
-def bars(look: Look, title: str, domain: tuple[float, float] = FULL) -> Figure:
-    return {"yaxis": axis(look, title, domain, rangemode="tozero"), "barmode": "stack"}
+def bars(title: str, domain: tuple[float, float] = FULL) -> Figure:
+    return {"yaxis": axis(title, domain, rangemode="tozero"), "barmode": "stack"}
 
 
 def ended(until_s: float | None, window: TimeRange) -> float | None:

@@ -59,7 +59,7 @@ def power(frame: PowerFrame, look: Look) -> Figure:
                 }
                 | {"hovertemplate": f"{site.label} {name}: %{{y:.3~g}} {unit}<extra></extra>"}
             )
-    arrangement = layout(look, window, bars(look, f"power, {unit}"))
+    arrangement = layout(look, window, bars(f"power, {unit}"))
     silences(arrangement, look, window, [any(site.silent[i] for site in frame.sites) for i in range(window.count)])
     if frame.cap_w is not None:
         level(traces, arrangement, look, frame.cap_w / divisor, f"cap {formats.si(frame.cap_w, 'W')}")
@@ -102,7 +102,7 @@ def slo(frame: SloFrame, look: Look) -> Figure:
     lowest = min([v for s in shown for v in s.attained if v is not None] + targets, default=0.9)
     low = _break(lowest)
     title = "% within objective" + (f" (from {low * 100:g} %)" if low > 0 else "")
-    axes = {"yaxis": axis(look, title, FULL, range=[low * 100, 100 + (100 - low * 100) * 0.04])}
+    axes = {"yaxis": axis(title, FULL, range=[low * 100, 100 + (100 - low * 100) * 0.04])}
     arrangement = layout(look, window, axes)
     for target in targets:
         level(traces, arrangement, look, target * 100, f"objective {target * 100:g} %")
@@ -137,7 +137,7 @@ def jain(frame: JainFrame, look: Look) -> Figure:
     known = [v for values in (frame.tenants, *(v for _, v in shown)) for v in values if v is not None]
     low = _break(min(known, default=0.0))
     title = "Jain index (1 = even)" + (f", from {low:g}" if low > 0 else "")
-    axes = {"yaxis": axis(look, title, FULL, range=[low, 1 + (1 - low) * 0.05])}
+    axes = {"yaxis": axis(title, FULL, range=[low, 1 + (1 - low) * 0.05])}
     arrangement = layout(look, window, axes)
     return plot(
         look,

@@ -81,7 +81,7 @@ def figure(chart: LineChart, look: Look) -> Figure:
     unit = f"{prefix}{chart.unit}"
     x = look.grid(window.starts_s if chart.steps else window.middles_s)
     traces = [_trace(line, n, x, divisor, unit, chart.steps) for n, line in enumerate(chart.lines)]
-    value_axis = axis(look, unit, FULL, **({"rangemode": "tozero"} if chart.zero else {}))
+    value_axis = axis(unit, FULL, **({"rangemode": "tozero"} if chart.zero else {}))
     now_s = chart.now_s or window.end_s
     drawn_until_s = window.end_s if window.end_s > now_s else None
     arrangement = layout(look, replace(window, end_s=now_s), {"yaxis": value_axis}, drawn_until_s)

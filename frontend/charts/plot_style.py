@@ -120,20 +120,9 @@ def short(value: float | None, digits: int = 4) -> float | None:
     return None if value is None else float(f"{value:.{digits}g}")
 
 
-def axis(look: Look, title: str, domain: tuple[float, float], **more: Any) -> Figure:
-    """Makes a value axis: thin rules, no zoom (only time zooms), its unit in the title."""
-    return {
-        "title": {"text": title, "standoff": 8, "font": {"size": 12, "color": look.theme.muted}},
-        "domain": list(domain),
-        "fixedrange": True,
-        "gridcolor": look.theme.rule,
-        "zerolinecolor": look.theme.muted,
-        "zerolinewidth": 1,
-        "nticks": 5,
-        "automargin": True,
-        "tickfont": {"color": look.theme.muted, "size": 12},
-        **more,
-    }
+def axis(title: str, domain: tuple[float, float], **more: Any) -> Figure:
+    """Makes a value axis, its unit in the title."""
+    return {"title": {"text": title}, "domain": list(domain), **more}
 
 
 def layout(look: Look, window: TimeRange, axes: Figure, drawn_until_s: float | None = None) -> Figure:
@@ -148,20 +137,9 @@ def layout(look: Look, window: TimeRange, axes: Figure, drawn_until_s: float | N
     dated = look.dated(window.start_s, end_s)
     below = "\n%-d %b" if dated else ""  # on the first tick, and where the day changes
     return {
-        "font": {"family": FONT, "size": 12, "color": theme.ink},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
         "margin": {"l": 60, "r": 12, "t": 6, "b": 60 if dated else 46},
         "hovermode": "x unified",
-        "hoverlabel": {"bgcolor": theme.paper, "bordercolor": theme.rule, "font": {"color": theme.ink, "size": 12}},
-        "legend": {
-            "orientation": "h",
-            "x": 0,
-            "y": 1.01,
-            "yanchor": "bottom",
-            "font": {"size": 12},
-            "traceorder": "normal",
-        },
+        "legend": {"traceorder": "normal"},
         "dragmode": "zoom",
         "uirevision": "keep",
         "bargap": 0,
@@ -172,14 +150,14 @@ def layout(look: Look, window: TimeRange, axes: Figure, drawn_until_s: float | N
             "showgrid": False,
             "ticks": "outside",
             "tickcolor": theme.rule,
-            "tickfont": {"color": theme.muted, "size": 12},
             "nticks": 8,
+            "automargin": False,
             "tickformatstops": [
                 {"dtickrange": [None, 59_999], "value": f"%H:%M:%S{below}"},
                 {"dtickrange": [60_000, 86_399_999], "value": f"%H:%M{below}"},
                 {"dtickrange": [86_400_000, None], "value": "%-d %b"},
             ],
-            "title": {"text": f"time ({look.zone_name})", "standoff": 10, "font": {"size": 12, "color": theme.muted}},
+            "title": {"text": f"time ({look.zone_name})", "standoff": 10},
             "hoverformat": "%-d %b %H:%M:%S" if dated else "%H:%M:%S",
         },
         "yaxis9": {"domain": [0.0, 0.05], "range": [0, 1], "visible": False, "fixedrange": True},

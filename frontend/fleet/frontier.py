@@ -16,7 +16,7 @@ from core.engine.engine_model import engine_model, gpu
 from core.types import Limits
 from frontend import formats
 from frontend.charts.plot import plot
-from frontend.charts.plot_style import FONT, SITE_COLOURS, Figure, Look
+from frontend.charts.plot_style import SITE_COLOURS, Figure, Look
 
 SYMBOLS = {"measured": "circle", "published": "square", "modelled": "diamond-open"}
 CLOCKS = 9
@@ -174,24 +174,10 @@ def heat(cells: Sequence[ClockPoint], look: Look, what: str, basis: str) -> tupl
 
 
 def _figure(look: Look, traces: list[Figure], x: str, y: str, *, question: str, source: str, empty: bool) -> Figure:
-    theme = look.theme
-    axis = {
-        "gridcolor": theme.rule,
-        "zeroline": False,
-        "tickfont": {"color": theme.muted, "size": 12},
-        "fixedrange": True,
-        "automargin": True,
-    }
-    titled = {"standoff": 4, "font": {"size": 12, "color": theme.muted}}
     arrangement = {
-        "font": {"family": FONT, "size": 12, "color": theme.ink},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
         "margin": {"l": 56, "r": 12, "t": 6, "b": 40},
-        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": {"size": 12}},
-        "hoverlabel": {"bgcolor": theme.paper, "bordercolor": theme.rule, "font": {"color": theme.ink}},
-        "xaxis": {**axis, "title": {"text": x, **titled}},
-        "yaxis": {**axis, "title": {"text": y, **titled}},
+        "xaxis": {"title": {"text": x}, "zeroline": False, "fixedrange": True},
+        "yaxis": {"title": {"text": y}, "zeroline": False},
         "annotations": [],
     }
     return plot(look, traces, arrangement, question=question, source=source, empty=empty)

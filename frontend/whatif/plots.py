@@ -11,7 +11,7 @@ from typing import Any
 
 from frontend import formats
 from frontend.charts.plot import plot
-from frontend.charts.plot_style import DASHES, FONT, SITE_COLOURS, Figure, Look, axis
+from frontend.charts.plot_style import DASHES, SITE_COLOURS, Figure, Look, axis
 from scheduler.whatif import comparing
 
 SOURCE = "the simulator: modelled, not measured"
@@ -92,7 +92,7 @@ def pareto(runs: Sequence[Shown], against: str, currency: str, target: float, lo
     )
     lowest = min((target * 100, *(y * 100 for _, _, y in known))) if known else 0.0
     span = max(1.0, 100.0 - lowest)
-    layout = _layout(look, f"{figure.label.lower()}, {prefix}{unit}", "SLO attainment, %")
+    layout = _layout(f"{figure.label.lower()}, {prefix}{unit}", "SLO attainment, %")
     layout["yaxis"]["range"] = [max(0.0, lowest - 0.15 * span) if lowest > 0 else -3.0, 100.0 + 0.15 * span]
     layout["xaxis"]["rangemode"] = "tozero"
     if known:
@@ -128,7 +128,7 @@ def energy(runs: Sequence[Shown], bound_wh: float | None, look: Look) -> Figure:
             "hovertemplate": f"%{{y}}: %{{x:.4~g}} {prefix}Wh<extra></extra>",
         }
     ]
-    layout = _layout(look, f"energy, {prefix}Wh", "")
+    layout = _layout(f"energy, {prefix}Wh", "")
     layout |= {"hovermode": "closest", "bargap": 0.3}
     longest = max(bound_wh or 0.0, *(wh for _, wh in known), 0.0) / divisor
     layout["xaxis"]["range"] = [0.0, 1.2 * longest or 1.0]  # the figures stand behind the bars
@@ -160,7 +160,7 @@ def ratios(runs: Sequence[Shown], look: Look) -> Figure:
         }
         for row in rows
     ]
-    layout = _layout(look, "", "ratio to the first run")
+    layout = _layout("", "ratio to the first run")
     layout |= {"barmode": "group", "bargap": 0.3}
     layout["xaxis"] |= {"type": "category", "showgrid": False}
     layout["yaxis"]["rangemode"] = "tozero"
@@ -274,7 +274,7 @@ def _lines(
         }
         for label, index, at_s, values in lines
     ]
-    layout = _layout(look, f"since the scenario began, {name}", f"{prefix}{unit}")
+    layout = _layout(f"since the scenario began, {name}", f"{prefix}{unit}")
     layout["yaxis"]["rangemode"] = "tozero"
     return plot(
         look,
@@ -292,19 +292,13 @@ def _safe(text: str) -> str:
     return text.translate(_SAFE)
 
 
-def _layout(look: Look, x_title: str, y_title: str) -> Figure:
-    theme = look.theme
+def _layout(x_title: str, y_title: str) -> Figure:
     return {
-        "font": {"family": FONT, "size": 12, "color": theme.ink},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
         "margin": {"l": 60, "r": 24, "t": 6, "b": 44},
         "hovermode": "x unified",
-        "hoverlabel": {"bgcolor": theme.paper, "bordercolor": theme.rule, "font": {"color": theme.ink, "size": 12}},
-        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": {"size": 12}},
         "dragmode": False,
-        "xaxis": axis(look, x_title, (0.0, 1.0), type="linear"),
-        "yaxis": axis(look, y_title, (0.0, 1.0)),
+        "xaxis": axis(x_title, (0.0, 1.0), type="linear", fixedrange=True, nticks=5),
+        "yaxis": axis(y_title, (0.0, 1.0)),
         "annotations": [],
         "shapes": [],
     }

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from typing import Any
 
+import plotly.graph_objects as go
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.cache import cache
@@ -174,6 +175,9 @@ def test_page_keeps_the_policy_and_its_budget(client, name, route):
         answer.status_code
     )
     keeps_the_policy(answer)
+    if answer["Content-Type"] == "application/json":
+        for figure in answer.json().get("figures", {}).values():
+            go.Figure(data=figure["data"], layout=figure["layout"])  # raises what Plotly cannot draw
     assert len(queries) <= BUDGETS.get(name, MOST_QUERIES), [query["sql"][:90] for query in queries]
 
 

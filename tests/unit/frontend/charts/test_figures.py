@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo
 
+import plotly.graph_objects as go
 import pytest
 
 from frontend.charts import carbon_figure, figures
@@ -34,6 +35,7 @@ def trace(figure, name, **more):
 def test_figure_is_strict_json_with_question_source_and_units_when_drawn(draw, frame, look):
     figure = draw(frame(), look)
     json.dumps(figure, allow_nan=False)
+    go.Figure(data=figure["data"], layout=figure["layout"])
     assert figure["meta"]["question"].endswith("?")
     assert figure["meta"]["source"]
     assert figure["layout"]["yaxis"]["title"]["text"]
