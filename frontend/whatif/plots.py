@@ -276,6 +276,7 @@ def _lines(
     ]
     layout = _layout(f"since the scenario began, {name}", f"{prefix}{unit}")
     layout["yaxis"]["rangemode"] = "tozero"
+    layout["xaxis"]["unifiedhovertitle"] = {"text": f"%{{x:.4~g}} {name}"}
     return plot(
         look,
         data,

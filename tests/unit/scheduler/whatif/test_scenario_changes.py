@@ -190,6 +190,7 @@ def test_site_of_which_nothing_is_known_is_left_out_of_the_sum_and_named():
     run = plots.Shown(0, "one", {}, by_site_series(moon=[None, None], berlin=[3.0, None], oslo=[1.0, 1.0]), "")
     figure = plots.over_time([run], "power", LOOK)
     assert figure["data"][0]["y"] == [4.0, None]
+    assert figure["layout"]["xaxis"]["unifiedhovertitle"]["text"].endswith("} s")  # not a bare number
     assert figure["meta"]["lacking"] == "moon: not known"
 
 
