@@ -42,6 +42,7 @@ GROUPS: tuple[tuple[str, tuple[Area, ...]], ...] = (
         (
             Area("Overview", "overview", "o"),
             Area("Alerts", "alerts", "a"),
+            Area("Tenants", "tenants", "e", ("tenant",)),
             Area("Decisions", "decisions", "d", ("decision",)),
         ),
     ),

@@ -29,5 +29,6 @@ urlpatterns = [
     path("", include("frontend.people.urls")),
     path("", include("frontend.configure.urls")),
     path("", include("frontend.fleet.urls")),
+    path("", include("frontend.tenants.urls")),
     path("what-if/", include("frontend.whatif.urls")),
 ]

@@ -18,6 +18,7 @@ from .resources import (
     reports,
     series,
     studies,
+    tenant_use,
     webhooks,
 )
 
@@ -62,6 +63,7 @@ urlpatterns = [
     path("modes/<str:service>/", operations.ControlModeView.as_view(), name="mode"),
     path("experiments/", experiments.ExperimentsView.as_view(), name="experiments"),
     path("experiments/<str:name>/", experiments.ExperimentView.as_view(), name="experiment"),
+    path("tenants/<str:name>/use/", tenant_use.TenantUseView.as_view(), name="tenant-use"),
     path("overheads/", overheads.OverheadsView.as_view(), name="overheads"),
     path("series/<str:name>/", series.SeriesView.as_view(), name="series"),
     path("schema/", documents.SchemaView.as_view(), name="schema"),

@@ -37,7 +37,7 @@ AREAS = (
     ("Fleet", ("sites", "clusters", "nodes", "gpus")),
     ("What is served", ("models", "services", "slos", "pools", "partitions", "classes", "profiles", "tenants")),
     ("Carbon and prices", ("feeds", "tariffs", "gpu-rates", "pues", "embodied-factors", "instruments")),
-    ("Reports", ("report-schedules",)),
+    ("Reports", ("budgets", "report-schedules")),
 )
 
 

@@ -1,6 +1,7 @@
 """Tables of what was measured, and what follows: samples, requests, the ledger, rates, alerts, reports."""
 
 from .alerts import Alert, AlertNotice, AlertSilence, AlertWatch, SloMinute
+from .budgets import Budget
 from .carbon import CarbonFeed, CarbonPoint
 from .demand import DemandSketch
 from .forecasts import ForecastScore, LoadPoint
@@ -28,6 +29,7 @@ __all__ = [
     "AlertNotice",
     "AlertSilence",
     "AlertWatch",
+    "Budget",
     "CarbonFeed",
     "CarbonPoint",
     "DemandSketch",

@@ -13,6 +13,7 @@ from scheduler.operations import overrides, pauses
 from telemetry.models import (
     Alert,
     AlertSilence,
+    Budget,
     EmbodiedFactor,
     GpuRate,
     Instrument,
@@ -39,6 +40,7 @@ def of_everything(actor: Actor, now: datetime | None = None) -> seed.Seeded:
             site=site, kind="residual", factor_g_per_kwh=1, valid_from=now, valid_to=soon, source="x"
         )
         ReportSchedule.objects.create(name=f"s{n}", cadence="weekly")
+        Budget.objects.create(tenant=seeded.tenants[n], carbon_kg=1)
         job = Job.objects.create(kind="report", created_by=actor.user)
         Report.objects.create(asked=asked, period_start=now, period_end=soon, job=job)
         study = Study.objects.create(

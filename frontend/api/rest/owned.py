@@ -147,7 +147,7 @@ def filters_of(owned: Owned) -> type[django_filters.FilterSet]:
     columns: dict[str, str] = {}
     for name in owned.fields:
         field = owned.field(name)
-        if field.many_to_one:
+        if isinstance(field, models.ForeignKey):
             columns[name] = f"{name}__{key_paths(field.related_model)[-1]}"
         elif isinstance(field, models.CharField | models.BooleanField | models.IntegerField):
             columns[name] = name

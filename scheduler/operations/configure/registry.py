@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from django.core.exceptions import FieldDoesNotExist
-from django.db.models import ManyToManyField, Model, Q, QuerySet
+from django.db.models import ForeignKey, ManyToManyField, Model, Q, QuerySet
 
 from pools import models as pools
 from pools.access.rights import Right
@@ -63,7 +63,7 @@ class Owned:
     @property
     def related(self) -> tuple[str, ...]:
         """The fields by which a list reads other tables."""
-        return tuple(name for name in self.fields if self.field(name).many_to_one)
+        return tuple(name for name in self.fields if isinstance(self.field(name), ForeignKey))
 
     def field(self, name: str) -> Any:
         return self.model._meta.get_field(name)
@@ -345,6 +345,17 @@ _ALL = (
         "site",
         versions=True,
         help="What market-based emissions rest on (GHG Protocol, Scope 2).",
+    ),
+    Owned(
+        "budgets",
+        telemetry.Budget,
+        _FINANCE,
+        "Budgets of tenants",
+        "budget",
+        _plain("tenant", "amount", "currency", "carbon_kg"),
+        ("tenant",),
+        ("tenant", "amount", "currency", "carbon_kg"),
+        help="What a tenant may cost and emit in a month. It stops nothing: the tenant's page says how much is used.",
     ),
     Owned(
         "report-schedules",

@@ -22,7 +22,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import URLResolver, get_resolver
 
 from pools.access.audit import Actor
-from pools.models import AccessToken, ApiKey, Cluster, Job, ModelCard, Node, Pool, Service, Site
+from pools.models import AccessToken, ApiKey, Cluster, Job, ModelCard, Node, Pool, Service, Site, Tenant
 from scheduler.models import Decision, Study
 from telemetry.models import Alert, AlertSilence, CarbonFeed, Report
 from tests.fakes import several
@@ -35,6 +35,7 @@ BUDGETS = {  # of pages that put together what several lists show
     "site": 20,
     "pool": 20,
     "service": 20,
+    "tenant": 20,
     "overrides": 20,
     "advice": 20,
     "setup": 25,
@@ -94,6 +95,8 @@ SAMPLES: dict[str, Callable[[], Any]] = {  # by the part's name, or by the patte
     "service name": first(Service, "name"),
     "advice name": first(Service, "name"),
     "service-figures name": first(Service, "name"),
+    "tenant name": first(Tenant, "name"),
+    "tenant-figures name": first(Tenant, "name"),
     "whatif-experiment name": lambda: "common-sites",
     "whatif-file name": lambda: "x.csv",
 }

@@ -25,6 +25,7 @@ OTHERS = {  # by the pattern's name: what is no list of the router's
     "experiment": ["experiments/common-sites/"],
     "overheads": ["overheads/"],
     "series": [f"series/{name}/" for name in SERIES if name != "gpu"] + ["series/gpu/?gpu=SIM-n1-0"],
+    "tenant-use": ["tenants/acme/use/?by=site,service,day"],
     "schema": ["schema/"],
     "docs": ["docs/"],
     "nodes-join": [],  # only POST

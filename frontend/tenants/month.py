@@ -1,0 +1,263 @@
+"""A month of tenants as pages show it: sums of settled hours, the same days of last month, forecast and budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from django.db.models import Min
+
+from pools.models import Tenant
+from telemetry.models import Budget, Settlement
+from telemetry.report_values import month_forecast
+from telemetry.report_values.month_forecast import MonthForecast
+from telemetry.report_values.totals import Totals
+from telemetry.reports import tenant_use
+from telemetry.reports.tenant_use import HourSpan, Use
+from telemetry.selectors.frames import TimeRange
+
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """A calendar month in UTC at some sites. `until`: up to when all of them are settled; its start: none is."""
+
+    start: datetime
+    end: datetime
+    until: datetime
+    site_ids: tuple[int, ...]
+
+    @property
+    def key(self) -> str:
+        return f"{self.start:%Y-%m}"
+
+    @property
+    def words(self) -> str:
+        """Returns the month of UTC, whichever zone the reader is in."""
+        return f"{self.start:%B %Y}"
+
+    @property
+    def words_before(self) -> str:
+        return f"{self.before:%B}"
+
+    @property
+    def over(self) -> bool:
+        return self.until >= self.end
+
+    @property
+    def left_days(self) -> float:
+        return (self.end - self.until) / DAY
+
+    @property
+    def before(self) -> datetime:
+        return (self.start - DAY).replace(day=1)
+
+    def span(self, tenant_id: int | None = None) -> HourSpan:
+        """Returns the whole month: what is settled of it, at some sites perhaps more than at others."""
+        return HourSpan(self.start, self.end, self.site_ids, tenant_id)
+
+    def same_days_before(self, tenant_id: int) -> HourSpan:
+        """Returns as much of the month before; all of it, where that is shorter."""
+        as_long = tenant_use.whole_hour(self.before + (self.until - self.start))
+        return HourSpan(self.before, min(self.start, as_long), self.site_ids, tenant_id)
+
+    def newest_days(self, tenant_id: int) -> HourSpan:
+        end = tenant_use.whole_hour(self.until)
+        return HourSpan(end - month_forecast.DAYS * DAY, end, self.site_ids, tenant_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Sums that a line shows. None: not known, or of a part not; `costs` by currency."""
+
+    energy_j: float
+    carbon_g: float | None
+    costs: tuple[tuple[str, float | None], ...]
+    output_tokens: int
+
+    @classmethod
+    def of(cls, by_currency: Mapping[str, Totals]) -> Figures:
+        total = Totals()
+        for totals in by_currency.values():
+            total += totals
+        costs = ((currency, _known(totals.cost_nano, 1e9)) for currency, totals in by_currency.items())
+        carbon_g = _known(total.location, 1e6) if total.lines else 0.0
+        return cls(total.energy_uj / 1e6, carbon_g, tuple(costs), total.output_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantRow:
+    """`carbon_used`, `money_used`: shares of the budget; None: there is none, or what is used of it is not known."""
+
+    name: str
+    label: str
+    figures: Figures
+    carbon_used: float | None
+    money_used: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One line of a tenant's month. Values are in `unit`; `used_up_at`: when the budget is, at the forecast's pace."""
+
+    name: str
+    unit: str
+    so_far: float | None
+    before: float | None
+    forecast: MonthForecast | None
+    budget: float | None = None
+    used_up_at: datetime | None = None
+
+    @property
+    def money(self) -> bool:
+        return self.name == "Cost"
+
+    @property
+    def change(self) -> float | None:
+        return None if self.so_far is None or not self.before else self.so_far / self.before - 1.0
+
+    @property
+    def used(self) -> float | None:
+        return None if self.so_far is None or not self.budget else self.so_far / self.budget
+
+
+def month_of(start: datetime, site_ids: Sequence[int]) -> Month:
+    end = (start + 32 * DAY).replace(day=1)
+    settled = tenant_use.settled_until(site_ids, start)
+    return Month(start, end, start if settled is None else max(start, min(settled, end)), tuple(site_ids))
+
+
+def month_start(at: datetime) -> datetime:
+    return at.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+
+
+def tenant_rows(month: Month, every: bool) -> list[TenantRow]:
+    """Returns tenants by their energy, the largest first. Four queries.
+
+    Args:
+        every: those too that used nothing, and budgets, which are of all sites together.
+    """
+    by_tenant: dict[int, list[Use]] = {}
+    for one in tenant_use.use(month.span(), ("tenant",)):
+        by_tenant.setdefault(one.key[0], []).append(one)
+    budgets = {budget.tenant_id: budget for budget in Budget.objects.all()} if every else {}
+    found = []
+    for tenant in Tenant.objects.all():
+        if tenant.pk in by_tenant or every:
+            figures = Figures.of(tenant_use.added_up(by_tenant.get(tenant.pk, [])))
+            carbon_used, money_used = _used(figures, budgets.get(tenant.pk))
+            found.append(TenantRow(tenant.name, tenant.label or tenant.name, figures, carbon_used, money_used))
+    return sorted(found, key=lambda row: (-row.figures.energy_j, row.name))
+
+
+def _used(figures: Figures, budget: Budget | None) -> tuple[float | None, float | None]:
+    if budget is None:
+        return None, None
+    cost = dict(figures.costs).get(budget.currency, 0.0)
+    known = budget.carbon_kg is not None and figures.carbon_g is not None
+    return (
+        (figures.carbon_g or 0.0) / (float(budget.carbon_kg or 1) * 1e3) if known else None,
+        cost / float(budget.amount) if budget.amount and cost is not None else None,
+    )
+
+
+def quantities(month: Month, tenant: Tenant, budget: Budget | None) -> list[Quantity]:
+    """Returns energy, carbon, and cost in each currency. Seven queries."""
+    sums = tenant_use.added_up(tenant_use.use(month.span(tenant.pk)))
+    now, past = Figures.of(sums), tenant_use.added_up(tenant_use.use(month.same_days_before(tenant.pk)))
+    before = Figures.of(past) if past else None
+    days = [] if month.over else _newest_days(month, tenant.pk)
+    amount, carbon_kg = (budget.amount, budget.carbon_kg) if budget else (None, None)
+    measures = [
+        _Measure("Energy", "Wh", lambda figures: figures.energy_j / 3_600, None),
+        _Measure("Carbon", "gCO₂e", lambda figures: figures.carbon_g, float(carbon_kg) * 1e3 if carbon_kg else None),
+    ]
+    for currency in sorted({*sums, *([budget.currency] if budget and amount else [])}):
+        own = float(amount) if budget and amount and budget.currency == currency else None
+        measures.append(_Measure("Cost", currency, partial(_cost, currency), own))
+    return [_quantity(month, measure, now, before, days) for measure in measures]
+
+
+@dataclass(frozen=True, slots=True)
+class _Measure:
+    name: str
+    unit: str
+    value: Callable[[Figures], float | None]
+    budget: float | None
+
+
+def _cost(currency: str, figures: Figures) -> float | None:
+    return dict(figures.costs).get(currency, 0.0)
+
+
+def _quantity(
+    month: Month, measure: _Measure, now: Figures, before: Figures | None, newest: Sequence[Figures | None]
+) -> Quantity:
+    so_far, budget = measure.value(now), measure.budget
+    days = [None if day is None else measure.value(day) for day in newest]
+    forecast = None if so_far is None else month_forecast.month_forecast(so_far, days, month.left_days)
+    used_up_at = None
+    if budget is not None and forecast is not None and so_far is not None:
+        left = month_forecast.used_up_in_days(so_far, budget, forecast.a_day)
+        used_up_at = None if left is None or left > month.left_days else month.until + left * DAY
+    past = None if before is None else measure.value(before)
+    return Quantity(measure.name, measure.unit, so_far, past, forecast, budget, used_up_at)
+
+
+def _newest_days(month: Month, tenant_id: int) -> list[Figures | None]:
+    """Returns each of the newest settled days, of 24 hours; None: before anything was settled."""
+    span = month.newest_days(tenant_id)
+    first = Settlement.objects.filter(site__in=month.site_ids, start_at__gte=span.start).aggregate(at=Min("start_at"))
+    uses: dict[int, list[Use]] = {}
+    for one in tenant_use.use(span, ("day",)):
+        uses.setdefault(one.key[0], []).append(one)
+    begun = first["at"] or span.end
+    return [
+        Figures.of(tenant_use.added_up(uses.get(n, []))) if span.start + n * DAY >= begun else None
+        for n in range(month_forecast.DAYS)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class PivotRow:
+    """A service at a site, or a sum over sites (`site` empty), or all of it (both empty)."""
+
+    service: str
+    site: str
+    figures: Figures
+
+
+def by_service_and_site(month: Month, tenant: Tenant, sites: Mapping[int, str]) -> list[PivotRow]:
+    """Returns each service's use at each site, with its sum, and the sum of all. Two queries."""
+    by_service: dict[str, list[Use]] = {}
+    uses = tenant_use.use(month.span(tenant.pk), ("service", "site"))
+    for one in uses:
+        by_service.setdefault(one.key[0] or "(no service)", []).append(one)
+    found = []
+    for service, own in by_service.items():
+        at: dict[int, list[Use]] = {}
+        for one in own:
+            at.setdefault(one.key[1], []).append(one)
+        rows = [PivotRow(service, sites[pk], Figures.of(tenant_use.added_up(part))) for pk, part in at.items()]
+        found += sorted(rows, key=lambda row: row.site)
+        if len(rows) > 1:
+            found.append(PivotRow(service, "", Figures.of(tenant_use.added_up(own))))
+    return [*found, PivotRow("", "", Figures.of(tenant_use.added_up(uses)))] if len(by_service) > 1 else found
+
+
+def daily(month: Month, tenant: Tenant) -> tuple[TimeRange, list[Figures | None]]:
+    """Returns the whole days of this month and the one before, in UTC; None: nothing was used. Two queries."""
+    end = tenant_use.whole_hour(month.until).replace(hour=0)
+    span = HourSpan(month.before, max(end, month.before + DAY), month.site_ids, tenant.pk)
+    uses: dict[int, list[Use]] = {}
+    for one in tenant_use.use(span, ("day",)):
+        uses.setdefault(one.key[0], []).append(one)
+    window = TimeRange(span.start.timestamp(), span.end.timestamp(), DAY.total_seconds())
+    return window, [Figures.of(tenant_use.added_up(uses[n])) if n in uses else None for n in range(window.count)]
+
+
+def _known(value: int | None, unit: float) -> float | None:
+    return None if value is None else value / unit

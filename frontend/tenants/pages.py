@@ -1,0 +1,157 @@
+"""The pages of tenants: all of them, one of them, and the table that the Overview shows."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from django.core.cache import cache
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from frontend.charts.line_figures import LineChart, PlotLine
+from frontend.fleet import chart_pages
+from pools.access import rights
+from pools.models import Site, Tenant
+from telemetry.models import Budget
+from telemetry.report_values.month_forecast import DAYS
+from telemetry.reports import tenant_use
+
+from . import month as months
+from .month import Month, TenantRow
+
+SHOWN = 8  # on the Overview
+KEPT_S = 60  # a month of a large fleet is many hours to add up, and a window is settled each five minutes
+CHARTS = ("energy", "carbon", "cost")
+METHOD = (
+    f"Forecast (modelled): what is settled, plus the mean of the newest {DAYS} settled days for each day left; "
+    "four months of five end within the range."
+)
+SOURCE = "settled ledger: serving energy metered at the GPUs, shared out by token-time"
+
+
+@never_cache
+@require_safe
+def tenants(request: HttpRequest) -> HttpResponse:
+    month = _month(request)
+    return render(request, "frontend/tenants/list.html", _context(request, month) | {"tenants": _rows(request, month)})
+
+
+@never_cache
+@require_safe
+def this_month(request: HttpRequest) -> HttpResponse:
+    """Renders the Overview's table: the tenants that used most."""
+    month = _month(request)
+    rows = [row for row in _rows(request, month) if row.figures.energy_j]
+    context = _context(request, month) | {"tenants": rows[:SHOWN], "more": max(0, len(rows) - SHOWN)}
+    return render(request, "frontend/tenants/this_month.html", context)
+
+
+@never_cache
+@require_safe
+def tenant(request: HttpRequest, name: str) -> HttpResponse:
+    month = _month(request)
+    found = _find(request, month, name)
+    everywhere = rights.everywhere(request.user)
+    budget = Budget.objects.filter(tenant=found).first() if everywhere else None
+    sites = dict(Site.objects.filter(pk__in=month.site_ids).values_list("pk", "name"))
+    context = _context(request, month) | {
+        "tenant": found,
+        "budget": budget,
+        "everywhere": everywhere,
+        "quantities": months.quantities(month, found, budget),
+        "pivot": months.by_service_and_site(month, found, sites),
+        "unsettled_j": tenant_use.unsettled_uj(month.span()) / 1e6,
+        "method": METHOD,
+        "charts": CHARTS,
+        "charts_url": reverse("tenant-figures", args=[found.name]),
+    }
+    return render(request, "frontend/tenants/tenant.html", context)
+
+
+@never_cache
+@require_safe
+def tenant_figures(request: HttpRequest, name: str) -> HttpResponse:
+    month = _month(request)
+    found = _find(request, month, name)
+    window, days = months.daily(month, found)
+    currencies = sorted({currency for day in days if day for currency, _ in day.costs})
+    energy = tuple(None if day is None else day.energy_j / 3_600 for day in days)
+    carbon = tuple(None if day is None else day.carbon_g for day in days)
+    costs = tuple(
+        PlotLine(currency, tuple(None if day is None else dict(day.costs).get(currency) for day in days))
+        for currency in currencies
+    )
+    until_s = month.until.timestamp()
+    common: dict[str, Any] = {"window": window, "steps": True, "until_s": until_s}
+    drawn = {
+        "energy": LineChart(
+            "How much energy does it use a day?",
+            "Wh",
+            SOURCE,
+            lines=(PlotLine("energy", energy),),
+            prefixed=True,
+            **common,
+        ),
+        "carbon": LineChart(
+            "What does it emit a day?",
+            "gCO₂e",
+            "settled ledger, location-based, PUE included; a gap: some intensity is not known",
+            lines=(PlotLine("carbon", carbon),),
+            prefixed=True,
+            **common,
+        ),
+        "cost": LineChart(
+            "What does it cost a day?",
+            ", ".join(currencies),
+            "settled ledger: electricity and GPU-hours; a gap: some tariff or rate is not known",
+            lines=costs,
+            **common,
+        ),
+    }
+    return chart_pages.answer(request, name, drawn, window=window)
+
+
+def _month(request: HttpRequest) -> Month:
+    """Reads `month`, such as 2026-10; this month where it is left out. Raises Http404 for what is none."""
+    text = request.GET.get("month", "")
+    if text and not re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", text):
+        raise Http404("month: write a year and a month such as 2026-10")
+    start = datetime.fromisoformat(f"{text}-01").replace(tzinfo=UTC) if text else months.month_start(timezone.now())
+    sites = rights.sites_of(request.user).order_by("pk").values_list("pk", flat=True)
+    return months.month_of(start, tuple(sites))
+
+
+def _rows(request: HttpRequest, month: Month) -> list[TenantRow]:
+    every = rights.everywhere(request.user)
+    key = f"tenants:{month.key}:{month.until:%d%H%M}:{every}:{'-'.join(map(str, month.site_ids))}"
+    found: list[TenantRow] | None = cache.get(key)
+    if found is None:
+        found = months.tenant_rows(month, every)
+        cache.set(key, found, KEPT_S)
+    return found
+
+
+def _find(request: HttpRequest, month: Month, name: str) -> Tenant:
+    """Raises Http404: there is none, or none that this person may see: it used nothing at the sites of their role."""
+    found = Tenant.objects.filter(name=name).first()
+    if found is None or not (rights.everywhere(request.user) or any(row.name == name for row in _rows(request, month))):
+        raise Http404("no such tenant that you may see")
+    return found
+
+
+def _context(request: HttpRequest, month: Month) -> dict[str, Any]:
+    now = months.month_start(timezone.now())
+    return {
+        "month": month,
+        "settled": month.until > month.start,
+        "this_month": month.start == now,
+        "earlier": f"{month.before:%Y-%m}",
+        "later": f"{month.end:%Y-%m}" if month.start < now else "",
+        "all_sites": rights.everywhere(request.user),
+    }

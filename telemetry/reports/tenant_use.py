@@ -1,0 +1,135 @@
+"""What tenants used, from the settled ledger's hours: the sums that reports of the same whole hours have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+from django.db.models import Max
+
+from telemetry.models import Settlement
+from telemetry.report_values.line_blocks import AMOUNTS
+from telemetry.report_values.totals import IDLE_KINDS, Totals
+
+from .ledger_source import SUMMED
+
+HOUR_S = 3_600
+PARTS: Mapping[str, str] = {  # what sums may be parted by, in SQL
+    "tenant": "tenant_id",
+    "site": "site_id",
+    "service": "nullif(service, '')",
+    "day": "floor(extract(epoch FROM start_at - %(days_from)s) / 86400)::int",
+}
+SUMS = ", ".join(f"sum({stored}) AS {name}" for name, stored in zip(AMOUNTS, SUMMED, strict=True))
+HOURS = """
+FROM telemetry_statementhour
+WHERE lines > 0 AND start_at >= %(start)s AND start_at < %(end)s AND site_id = ANY(%(sites)s)
+"""
+USE_SQL = f"""
+SELECT {{parts}} site_id, currency, count(*) AS lines, {SUMS},
+       coalesce(sum(energy_uj) FILTER (WHERE kind = ANY(%(idle)s)), 0) AS idle_uj
+{HOURS} AND (%(tenant)s::bigint IS NULL OR tenant_id = %(tenant)s) {{nobody}}
+GROUP BY {{groups}}
+"""
+# As in a report: where a site has no rate for GPU-hours at all, they are no part of its cost, and so not missing.
+RENTED_SQL = f"SELECT site_id {HOURS} GROUP BY 1 HAVING bool_or(rental_unknown_us < gpu_us)"
+UNSETTLED_SQL = f"""
+SELECT (SELECT coalesce(sum(energy_uj), 0) FROM telemetry_siteenergy
+        WHERE step_s = {HOUR_S} AND start_at >= %(start)s AND start_at < %(end)s AND site_id = ANY(%(sites)s))
+     - (SELECT coalesce(sum(energy_uj), 0) {HOURS})
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The sums of one group. `key` has a value for each part that was asked for; sites and tenants by their id."""
+
+    key: tuple[Any, ...]
+    currency: str
+    totals: Totals
+
+
+@dataclass(frozen=True, slots=True)
+class HourSpan:
+    """Whole UTC hours of some sites. `tenant_id` None: of all tenants, and not of nobody."""
+
+    start: datetime
+    end: datetime
+    site_ids: tuple[int, ...]
+    tenant_id: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.start.timestamp() % HOUR_S or self.end.timestamp() % HOUR_S:
+            raise ValueError("a span of settled hours begins and ends with whole hours")
+
+
+def use(span: HourSpan, by: Sequence[str] = (), days_from: datetime | None = None) -> list[Use]:
+    """Returns the sums of each group, in the order of the parts. Two queries.
+
+    Args:
+        by: Of `PARTS`; `day` counts days of 24 hours from `days_from` on, the span's start where it is None.
+    """
+    params = {
+        "start": span.start,
+        "end": span.end,
+        "sites": list(span.site_ids),
+        "tenant": span.tenant_id,
+        "idle": list(IDLE_KINDS),
+        "days_from": days_from or span.start,
+    }
+    parts = "".join(f"{PARTS[name]} AS part_{n}, " for n, name in enumerate(by))
+    groups = ", ".join(str(n + 1) for n in range(len(by) + 2))
+    nobody = "" if span.tenant_id is not None else "AND tenant_id IS NOT NULL"
+    rented = {site_id for (site_id,) in _rows(RENTED_SQL, params)}
+    found: dict[tuple[Any, ...], Totals] = {}
+    for row in _rows(USE_SQL.format(parts=parts, groups=groups, nobody=nobody), params):
+        key, (site_id, currency, lines), amounts = row[: len(by)], row[len(by) : len(by) + 3], row[len(by) + 3 : -1]
+        values = {name: int(value) for name, value in zip(AMOUNTS, amounts, strict=True)}
+        values["requests"] = 0  # a report counts them where they began; these are served ones, by where they ended
+        if site_id not in rented:
+            values["rental_missing_us"] = 0
+        totals = found.setdefault((*key, currency), Totals())
+        totals += Totals(lines=lines, idle_uj=int(row[-1]), market_missing_uj=values["facility_uj"], **values)
+    order = sorted(found, key=lambda key: tuple((part is None, part) for part in key))
+    return [Use(key[:-1], key[-1], found[key]) for key in order]
+
+
+def added_up(uses: Sequence[Use]) -> dict[str, Totals]:
+    """Returns the sums of some groups by currency, since money of two is never added."""
+    found: dict[str, Totals] = {}
+    for one in uses:
+        totals = found.setdefault(one.currency, Totals())
+        totals += one.totals
+    return dict(sorted(found.items()))
+
+
+def settled_until(site_ids: Sequence[int], since: datetime) -> datetime | None:
+    """Returns up to when all sites that settled something since are settled; None: none did."""
+    ends = (
+        Settlement.objects.filter(site__in=site_ids, start_at__gte=since)
+        .values_list("site")
+        .annotate(end=Max("end_at"))
+        .values_list("end", flat=True)
+    )
+    return min(ends, default=None)
+
+
+def unsettled_uj(span: HourSpan) -> int:
+    """Returns what the meters showed in the span, of everybody, that is not settled: nobody's so far."""
+    params = {"start": span.start, "end": span.end, "sites": list(span.site_ids)}
+    ((energy_uj,),) = _rows(UNSETTLED_SQL, params)
+    return max(0, int(energy_uj))
+
+
+def whole_hour(at: datetime) -> datetime:
+    """Returns the whole hour at or before."""
+    return at.replace(minute=0, second=0, microsecond=0)
+
+
+def _rows(sql: str, params: Mapping[str, Any]) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        return list(cursor.fetchall())
