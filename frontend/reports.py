@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from django.contrib import messages
@@ -15,6 +16,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from frontend import formats
 from frontend.api.resources.reports import download
 from pools.access import audit, rights
 from pools.access.rights import Right
@@ -32,11 +34,14 @@ from telemetry.report_values.report_request import (
     USUAL_FORMATS,
     USUAL_GROUPS,
 )
-from telemetry.reports import report_requests
+from telemetry.report_values.table import NAMES, Column
+from telemetry.report_values.totals import Group
+from telemetry.reports import report_pivots, report_requests
 from telemetry.reports.tasks import send
 
 SHOWN = 50
 CHANGES_SHOWN = 40
+PIVOT_SHOWN = 500
 RECONCILIATION = "reconciliation"
 FORMAT_WORDS = {
     "pdf": "PDF",
@@ -134,6 +139,33 @@ def report(request: HttpRequest, report_id: int) -> HttpResponse:
 
 @never_cache
 @require_safe
+def report_pivot(request: HttpRequest, report_id: int) -> HttpResponse:
+    """Shows a report's lines by the rows and columns of the query, as its version has them."""
+    found = get_object_or_404(_visible_with_basis(request), pk=report_id, job__state=JobState.DONE)
+    by = tuple(name for name in report_pivots.ROWS if name in request.GET.getlist("rows"))
+    shown = report_pivots.columns(by, request.GET.getlist("columns"))
+    groups = report_pivots.rows(found, by)
+    context = {
+        "r": {"id": found.pk},
+        "rows": [(name, name in by) for name in report_pivots.ROWS],
+        "columns": [(column.name, column in shown) for column in report_pivots.columns(by, NAMES)],
+        "by": by,
+        "shown": shown,
+        "groups": [
+            ([part or "(nobody)" for part in group.key], group.currency, [_cell(column, group) for column in shown])
+            for group in groups[:PIVOT_SHOWN]
+        ],
+        "totals": [
+            (total.currency, [_cell(column, total) if column.sums else None for column in shown])
+            for total in report_pivots.totals(groups)
+        ],
+        "more": max(0, len(groups) - PIVOT_SHOWN),
+    }
+    return render(request, "frontend/parts/report_pivot.html", context)
+
+
+@never_cache
+@require_safe
 def report_file(request: HttpRequest, report_id: int, kind: str) -> FileResponse:
     seen = _visible(request).filter(pk=report_id)
     found = ReportFile.objects.select_related("report").filter(report__in=seen, format=kind).first()
@@ -189,6 +221,16 @@ def _visible(request: HttpRequest) -> QuerySet[Report]:
     return visibility.for_sites(
         request.user, Report.objects.select_related("job").prefetch_related("files").defer("basis")
     )
+
+
+def _visible_with_basis(request: HttpRequest) -> QuerySet[Report]:
+    return visibility.for_sites(request.user, Report.objects.all())
+
+
+def _cell(column: Column, group: Group) -> tuple[str, str]:
+    """Returns a cell as people read it, and exactly as the report's CSV has it."""
+    exact = column.cell(group)
+    return (formats.UNKNOWN, "not known") if exact is None else (f"{Decimal(exact):,.{column.places}f}", exact)
 
 
 def _rows(request: HttpRequest) -> list[dict[str, Any]]:

@@ -51,7 +51,7 @@ def make_files(
         OSError: The folder cannot be written to.
     """
     period = request.span()
-    totals = _totals(request, basis, period)
+    totals = empty_totals(request, basis, period)
     focus = folder / file_name(request, basis, "focus-csv")
     sharing = None if request.basis == NO_BILL else sharing_of(request.basis, basis)
     rows = _read(request, basis, _taken_in(blocks, totals, sharing), focus)
@@ -78,7 +78,8 @@ def file_stem(request: ReportRequest, basis: Basis) -> str:
     return f"{request.period.replace('/', '_to_')}_{basis.version}"
 
 
-def _totals(request: ReportRequest, basis: Basis, period: Period) -> ReportTotals:
+def empty_totals(request: ReportRequest, basis: Basis, period: Period) -> ReportTotals:
+    """Returns the totals that a report's lines are added to."""
     facility_uj = {name: site.facility_uj for name, site in basis.sites.items()}
     contracts = markets(facility_uj, basis.contracts, period.start_s, period.end_s)
     return ReportTotals(request.by, contracts, tuple(period.days()))

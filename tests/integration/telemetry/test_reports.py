@@ -26,7 +26,8 @@ from pools.models import AuditEntry, Job, Node, Tenant
 from telemetry.ledger import settlement
 from telemetry.models import EnergyEntry, Instrument, MeterMark, Report, ReportSchedule
 from telemetry.report_values.errors import BadReport
-from telemetry.reports import report_jobs, report_requests, schedules
+from telemetry.report_values.table import COLUMNS, NAMES
+from telemetry.reports import report_jobs, report_pivots, report_requests, schedules
 from telemetry.reports.tasks import make_report
 from tests.fakes import metering
 from tests.fakes.house import moment, start_instance
@@ -517,3 +518,25 @@ def test_schedule_says_what_is_wrong_when_its_report_cannot_be_asked_for(monthly
     assert schedules.due(after_the_month() + schedules.PATIENCE) == []
     monthly.refresh_from_db()
     assert "'colour' is not known" in monthly.last_error
+
+
+def test_pivot_on_screen_has_the_cells_of_the_csv_with_the_same_rows(settled, operator):
+    report, same = made(by=["site"], formats=["csv"]), made(by=["tenant", "pool"], formats=["csv"])
+    by = ("tenant", "pool")
+    found = report_pivots.rows(report, by)
+    expected = [tuple(row[name] for name in (*by, *NAMES)) for row in table(same)]
+    assert [(*(p or "" for p in g.key), *(c.cell(g) or "" for c in COLUMNS)) for g in found] == expected
+    page = operator.get(f"/reports/{report.pk}/pivot/?rows=tenant&rows=pool&columns=energy_j").content.decode()
+    assert all(f'title="{row["energy_j"]}"' in page for row in table(same))
+    (total,) = report_pivots.totals(found)
+    assert total.totals.energy_uj == sum(Decimal(row["energy_j"]) for row in table(report)) * 10**6
+
+
+def test_pivot_by_day_adds_up_and_leaves_out_what_is_not_by_the_day(settled, operator):
+    report = made(by=["site"], formats=["csv"])
+    days = report_pivots.rows(report, ("day",))
+    assert [group.key for group in days] == [("2026-01-01",)]
+    assert sum(group.totals.energy_uj for group in days) == Decimal(table(report)[0]["energy_j"]) * 10**6
+    page = operator.get(f"/reports/{report.pk}/pivot/?rows=day&columns=slo_met&columns=energy_kwh").content.decode()
+    assert "slo_met" not in page
+    assert 'id="pivot"' in operator.get(f"/reports/{report.pk}/").content.decode()
