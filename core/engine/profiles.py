@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from core.cells import write_csv
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.types import Source
 
@@ -170,9 +171,7 @@ def write_profile(path: Path, *profiles: Profile) -> None:
         path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
         return
     with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS)
-        table.writeheader()
-        table.writerows(rows)
+        write_csv(file, COLUMNS, ([row[name] for name in COLUMNS] for row in rows))
 
 
 @dataclass(slots=True)

@@ -6,12 +6,11 @@ bucket, exactly, with the share of the meters that were heard.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 
+from core.cells import csv_text
 from telemetry.selectors.frames import CarbonFrame, JainFrame, PowerFrame, SiteCarbon, SitePower, SloFrame, TimeRange
 from telemetry.selectors.ledger_frames import LedgerSums, SiteSums
 
@@ -78,13 +77,11 @@ def _exact(millionths: Sequence[Sequence[int | None]]) -> list[Decimal | None]:
 
 
 def _csv(window: TimeRange, columns: Sequence[Column]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["start_utc", "end_utc", *(name for name, _ in columns)])
-    for i, (start_s, end_s) in enumerate(zip(window.starts_s, window.ends_s, strict=True)):
-        cells = ["" if values[i] is None else values[i] for _, values in columns]
-        writer.writerow([_utc(start_s), _utc(min(end_s, window.end_s)), *cells])
-    return out.getvalue()
+    rows = (
+        [_utc(start_s), _utc(min(end_s, window.end_s)), *(values[i] for _, values in columns)]
+        for i, (start_s, end_s) in enumerate(zip(window.starts_s, window.ends_s, strict=True))
+    )
+    return csv_text(["start_utc", "end_utc", *(name for name, _ in columns)], rows)
 
 
 def _utc(at_s: float) -> str:

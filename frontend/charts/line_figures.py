@@ -5,12 +5,11 @@ The Overview's four charts have shapes of their own (`figures`); those of the fl
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from core.cells import csv_text
 from frontend import formats
 from telemetry.selectors.frames import TimeRange, Values
 
@@ -103,14 +102,15 @@ def figure(chart: LineChart, look: Look) -> Figure:
 
 def table(chart: LineChart) -> str:
     """Writes the chart's figures as CSV: UTC times, the unit in each heading, an empty cell for unknown."""
-    out = io.StringIO()
-    writer = csv.writer(out)
     unit = chart.unit or "value"
-    writer.writerow(["start_utc", *(f"{line.name} [{unit}]" for line in chart.lines)])
-    for i, start_s in enumerate(chart.window.starts_s):
-        cells = ["" if (value := line.values[i]) is None else f"{value:.9g}" for line in chart.lines]
-        writer.writerow([f"{datetime.fromtimestamp(start_s, UTC):%Y-%m-%dT%H:%M:%SZ}", *cells])
-    return out.getvalue()
+    rows = (
+        [
+            f"{datetime.fromtimestamp(start_s, UTC):%Y-%m-%dT%H:%M:%SZ}",
+            *(None if (value := line.values[i]) is None else float(f"{value:.9g}") for line in chart.lines),
+        ]
+        for i, start_s in enumerate(chart.window.starts_s)
+    )
+    return csv_text(["start_utc", *(f"{line.name} [{unit}]" for line in chart.lines)], rows)
 
 
 def _trace(line: PlotLine, n: int, x: Figure, divisor: float, unit: str, steps: bool) -> Figure:

@@ -5,13 +5,12 @@ Pure figures with their tables; who calls passes values.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from core.cells import csv_text
 from core.engine.engine_model import engine_model, gpu
 from core.types import Limits
 from frontend import formats
@@ -109,7 +108,7 @@ def frontier(points: Sequence[Point], look: Look, latency: str, class_name: str)
     figure["layout"]["xaxis"]["rangemode"] = figure["layout"]["yaxis"]["rangemode"] = "tozero"
     header = ("mode", "class", "kind", "source", "energy_j_per_request", f"{latency.lower()}_s", "max_rps")
     body = ((p.label, p.request_class, p.kind, p.source, p.energy_j, p.latency_s, p.max_rps) for p in points)
-    return figure, _csv(header, body)
+    return figure, csv_text(header, body)
 
 
 @lru_cache(maxsize=256)
@@ -170,7 +169,7 @@ def heat(cells: Sequence[ClockPoint], look: Look, what: str, basis: str) -> tupl
     )
     figure["layout"]["xaxis"]["type"] = figure["layout"]["yaxis"]["type"] = "category"
     header = ("tp", "sm_clock_mhz", "energy_j_per_token", "rps")
-    return figure, _csv(header, ((c.tp, c.mhz, c.energy_per_token_j, c.rps) for c in cells))
+    return figure, csv_text(header, ((c.tp, c.mhz, c.energy_per_token_j, c.rps) for c in cells))
 
 
 def _figure(look: Look, traces: list[Figure], x: str, y: str, *, question: str, source: str, empty: bool) -> Figure:
@@ -181,11 +180,3 @@ def _figure(look: Look, traces: list[Figure], x: str, y: str, *, question: str, 
         "annotations": [],
     }
     return plot(look, traces, arrangement, question=question, source=source, empty=empty)
-
-
-def _csv(header: Sequence[str], body: Iterable[Sequence[object]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(header)
-    writer.writerows(["" if cell is None else cell for cell in row] for row in body)
-    return out.getvalue()

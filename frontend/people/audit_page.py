@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from django.utils.dateparse import parse_date, parse_datetime
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from core.cells import csv_line, flat
 from pools.access import audit, rights
 from pools.access.rights import Right
 from pools.models import AuditEntry
@@ -25,6 +25,7 @@ from pools.models import AuditEntry
 PAGE = 50
 MOST_ROWS = 100_000  # of a download
 COLUMNS = (
+    "entry",
     "at_utc",
     "who",
     "key",
@@ -33,7 +34,9 @@ COLUMNS = (
     "kind",
     "object_key",
     "label",
-    "changes",
+    "field",
+    "before",
+    "after",
     "address",
     "request_id",
 )
@@ -115,34 +118,23 @@ def audit_csv(request: HttpRequest) -> StreamingHttpResponse:
     )
 
 
-class _Echo:
-    """Stands in for the file of `csv.writer`: it returns each line, so that the response can stream it."""
-
-    def write(self, line: str) -> str:
-        return line
-
-
 def _lines(found: QuerySet[AuditEntry]) -> Iterator[str]:
-    writer = csv.writer(_Echo(), lineterminator="\n")
-    yield writer.writerow(COLUMNS)
+    """Yields a line for each field that an entry changes, or one for an entry that changes none."""
+    yield csv_line(COLUMNS) + "\n"
     for entry in found.iterator(chunk_size=1_000):
-        changes = {name: [old, new] for name, old, new in audit.changed(entry.before, entry.after)}
-        cells = (
-            *(f"{entry.at:%Y-%m-%dT%H:%M:%SZ}", entry.who, entry.key, entry.channel, entry.action, entry.kind),
-            *(
-                entry.object_key,
-                entry.label,
-                json.dumps(changes, sort_keys=True),
-                entry.address or "",
-                entry.request_id,
-            ),
-        )
-        yield writer.writerow([_harmless(cell) for cell in cells])
+        what = (f"{entry.at:%Y-%m-%dT%H:%M:%SZ}", entry.who, entry.key, entry.channel, entry.action, entry.kind)
+        for change in _single_changes(entry) or [("", None, None)]:
+            cells = (entry.pk, *what, entry.object_key, entry.label, *change, entry.address, entry.request_id)
+            yield csv_line(cells) + "\n"
 
 
-def _harmless(cell: str) -> str:
-    """A spreadsheet takes what begins so for a formula."""
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+def _single_changes(entry: AuditEntry) -> list[tuple[str, object, object]]:
+    """Returns what differs, nested values by parts: `knobs.margin`."""
+    found: list[tuple[str, object, object]] = []
+    for name, before, after in audit.changed(entry.before, entry.after):
+        old, new = dict(flat(name, before)), dict(flat(name, after))
+        found += [(part, old.get(part), new.get(part)) for part in {**old, **new} if old.get(part) != new.get(part)]
+    return found
 
 
 def _change(name: str, before: object, after: object) -> tuple[str, str, str]:

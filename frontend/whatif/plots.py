@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from core.cells import csv_text
 from frontend import formats
 from frontend.charts.plot import plot
 from frontend.charts.plot_style import DASHES, SITE_COLOURS, Figure, Look, axis
@@ -202,13 +201,8 @@ def site_lines(run: Shown, chart: str) -> dict[str, tuple[Sequence[float], Seque
 
 def table(lines: Mapping[str, tuple[Sequence[float], Sequence[float | None]]], unit: str) -> str:
     """Writes the series as CSV, a row for each step of each; empty: not known."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("series", "at_s", unit))
-    for name, (at_s, values) in lines.items():
-        safe = f"'{name}" if name[:1] in "=+-@" else name
-        writer.writerows((safe, at, "" if v is None else v) for at, v in zip(at_s, values, strict=True))
-    return out.getvalue()
+    rows = ((name, at, value) for name, (at_s, values) in lines.items() for at, value in zip(at_s, values, strict=True))
+    return csv_text(("series", "at_s", unit), rows)
 
 
 def totals(runs: Sequence[Shown], chart: str) -> dict[str, tuple[Sequence[float], Sequence[float | None]]]:

@@ -6,7 +6,6 @@ rate), `NAME.svg` and, while it goes on and after, `NAME.journal`.
 
 from __future__ import annotations
 
-import csv
 import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from core.cells import write_csv
 from core.engine.engine_launch import EngineLaunch
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.profiles import write_profile
@@ -277,6 +277,5 @@ def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     if not rows:
         return
     with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
-        table.writeheader()
-        table.writerows(rows)
+        header = list(dict.fromkeys(name for row in rows for name in row))
+        write_csv(file, header, ([row.get(name) for name in header] for row in rows))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from core.cells import csv_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,26 +121,17 @@ def as_json(runs: Sequence[tuple[int, str, Mapping[str, Any]]], currency: str, t
 
 def as_csv(runs: Sequence[tuple[int, str, Mapping[str, Any]]], currency: str, target: float) -> str:
     """Writes a row for each run; an empty field is not known."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     units = [f"{figure.key} ({unit})" if (unit := unit_of(figure, currency)) else figure.key for figure in FIGURES]
-    writer.writerow(["run", "objective", *units, *(f"{figure.key} ratio to the first" for figure in FIGURES)])
-    for row, (_, _, figures) in zip(compared(runs), runs, strict=True):
-        # a leading sign would make a formula of a label in a spreadsheet
-        label = f"'{row.label}" if row.label[:1] in "=+-@\t\r" else row.label
-        words = verdict(figures, target).words
-        writer.writerow(
-            [label, words, *(_cell(value) for value in row.values), *(_cell(ratio) for ratio in row.ratios)]
-        )
-    return out.getvalue()
+    header = ["run", "objective", *units, *(f"{figure.key} ratio to the first" for figure in FIGURES)]
+    rows = (
+        [row.label, verdict(figures, target).words, *row.values, *row.ratios]
+        for row, (_, _, figures) in zip(compared(runs), runs, strict=True)
+    )
+    return csv_text(header, rows)
 
 
 def unit_of(figure: Figure, currency: str) -> str:
     return currency if figure.key == "cost" else figure.unit
-
-
-def _cell(value: float | None) -> float | str:
-    return "" if value is None else value
 
 
 def _ratio(value: float | None, first: float | None) -> float | None:

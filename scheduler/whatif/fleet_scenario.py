@@ -5,8 +5,6 @@ What the database does not say is left out of the scenario, never made up; what 
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -14,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from core.cells import csv_text
 from core.engine.engine_model import GPUS, UnknownConfiguration, engine_model
 from core.simulator.policies.world import alike
 from pools.models import Gpu, Partition, Service, Site
@@ -249,11 +248,8 @@ def _steps(first_s: float, count: int, step_s: float) -> list[float]:
 
 
 def _csv(rows: Iterable[tuple[datetime, float | None]]) -> bytes:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("start", "value"))
-    writer.writerows((at.isoformat(), "" if value is None else round(value, 3)) for at, value in rows)
-    return out.getvalue().encode()
+    rounded = ((at, None if value is None else round(value, 3)) for at, value in rows)
+    return csv_text(("start", "value"), rounded).encode()
 
 
 # -- services --------------------------------------------------------------------------------------

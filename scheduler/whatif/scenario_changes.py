@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from core.cells import csv_text
+
 from .errors import BadStudy
 from .scenario_documents import Document, Files, children, groups, workloads
 
@@ -149,12 +151,8 @@ def _scaled(value: Any, scale: float, files: dict[str, bytes]) -> Any:
     if not isinstance(value, dict):
         return value * scale
     rows = list(csv.DictReader(io.StringIO(files[value["csv"]].decode())))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("start", "value"))
-    for row in rows:
-        writer.writerow((row["start"], float(row["value"]) * scale if row["value"] else ""))
-    files[value["csv"]] = out.getvalue().encode()
+    scaled = ((row["start"], float(row["value"]) * scale if row["value"] else None) for row in rows)
+    files[value["csv"]] = csv_text(("start", "value"), scaled).encode()
     return value
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
+from core.cells import write_csv
+
 from .bill import OPERATOR, Bill, Due, added
 from .lines import money
-from .table import COLUMNS, Cell
+from .table import COLUMNS, Cell, number
 from .totals import Group, Totals
 
 DEMAND_WORDS = "demand charge"
@@ -69,7 +70,7 @@ def rows(bill: Bill) -> list[BillRow]:
         found.append(BillRow((*line.words, line.currency), line.totals, own.due(line.currency)))
     for share in bill.demand:
         names = (share.tenant or OPERATOR, share.site, "(no service)", f"{DEMAND_WORDS} {share.month}", share.currency)
-        found.append(BillRow(names, Totals(lines=1), Due(0, 0, share.charge_nano)))
+        found.append(BillRow(names, Totals(), Due(0, 0, share.charge_nano)))
     return found
 
 
@@ -89,20 +90,13 @@ def by_currency(bill: Bill) -> list[BillRow]:
 
 
 def subtotal(names: tuple[str, ...], bill: Bill, currency: str) -> BillRow:
-    totals = added(line.totals for line in bill.lines)
-    totals.lines = max(1, totals.lines)
-    return BillRow(names, totals, bill.due(currency))
+    return BillRow(names, added(line.totals for line in bill.lines), bill.due(currency))
 
 
 def write_bill_csv(found: Iterable[BillRow], fixed: Mapping[str, str], out: IO[str]) -> int:
     """Writes one row for each line, none for totals; an empty cell is not known. Returns the number of rows."""
-    sheet = csv.writer(out, lineterminator="\n")
-    sheet.writerow([*fixed, *BILL_NAMES, *(column.name for column in BILL_COLUMNS)])
-    count = 0
-    for row in found:
-        sheet.writerow([*fixed.values(), *row.names, *cells(row)])
-        count += 1
-    return count
+    rows = ([*fixed.values(), *row.names, *map(number, cells(row))] for row in found)
+    return write_csv(out, [*fixed, *BILL_NAMES, *(column.name for column in BILL_COLUMNS)], rows)
 
 
 def cells(row: BillRow) -> Sequence[Cell]:

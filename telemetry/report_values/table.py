@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 from typing import IO
+
+from core.cells import write_csv
 
 from .lines import gpu_hours, joules, kg, kwh, money
 from .totals import Group, Totals
@@ -90,16 +91,20 @@ COLUMNS = (
 NAMES = tuple(column.name for column in COLUMNS)
 
 
-def write_csv(groups: Iterable[Group], by: tuple[str, ...], fixed: dict[str, str], out: IO[str]) -> int:
+def write_rows(groups: Iterable[Group], by: tuple[str, ...], fixed: dict[str, str], out: IO[str]) -> int:
     """Writes one row for each group, none for totals; an empty cell is not known. Returns the number of rows.
 
     Args:
         fixed: Columns that are the same in all rows: the period's ends and the report's version.
     """
-    sheet = csv.writer(out, lineterminator="\n")
-    sheet.writerow([*fixed, *by, "currency", *NAMES])
-    rows = 0
-    for group in groups:
-        sheet.writerow([*fixed.values(), *group.key, group.currency, *(column.cell(group) for column in COLUMNS)])
-        rows += 1
-    return rows
+    rows = ([*fixed.values(), *group.key, group.currency, *map(number, _cells(group))] for group in groups)
+    return write_csv(out, [*fixed, *by, "currency", *NAMES], rows)
+
+
+def _cells(group: Group) -> Iterable[Cell]:
+    return (column.cell(group) for column in COLUMNS)
+
+
+def number(cell: Cell) -> Decimal | None:
+    """Returns a cell's decimal with all of its digits; None is not known."""
+    return None if cell is None else Decimal(cell)

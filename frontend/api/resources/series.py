@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import io
-import json
 import math
 import time
 from collections.abc import Mapping
@@ -23,6 +21,7 @@ from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from core.cells import csv_text
 from pools.access import rights
 from pools.models import Gpu
 from telemetry import selectors
@@ -36,8 +35,8 @@ RANGE_S, LONGEST_S = 3_600.0, 400 * 86_400.0
 POINTS, MOST_POINTS, MOST_BUCKETS = 360, 5_000, 10_000
 NICE_S = (10, 20, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
 KNOWN = ("from", "to", "site", "service", "gpu", "step", "points", "method", "format")
-COLUMNS = ("at", "labels", "unit", "value", "source", "heard_share", "silent", "unknown_share")
-BESIDE = COLUMNS[5:]  # lists of a line as long as its points
+COLUMNS = ("at", "unit", "value", "source", "heard_share", "silent", "unknown_share")
+BESIDE = COLUMNS[4:]  # lists of a line as long as its points
 MEAN, SUM = "mean", "sum"
 
 
@@ -85,11 +84,7 @@ class CsvRenderer(BaseRenderer):
     media_type, format, charset = "text/csv", "csv", "utf-8"
 
     def render(self, data: Any, media_type: Any = None, context: Any = None) -> bytes:
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\r\n")
-        writer.writerow(COLUMNS)
-        writer.writerows([row[0].isoformat(), *row[1:]] for row in _rows(data))
-        return out.getvalue().encode()
+        return csv_text(_columns(data), _rows(data)).encode()
 
 
 class ArrowRenderer(BaseRenderer):
@@ -103,21 +98,32 @@ class ArrowRenderer(BaseRenderer):
 
         value = pl.Decimal(38, 6) if data["method"] == SUM else pl.Float64
         text = pl.String
-        types = (pl.Datetime("us", "UTC"), text, text, value, text, pl.Float64, pl.Boolean, pl.Float64)
-        frame = pl.DataFrame(_rows(data), schema=dict(zip(COLUMNS, types, strict=True)), orient="row")
+        names = _columns(data)
+        labels = [text] * (len(names) - len(COLUMNS))
+        types = (pl.Datetime("us", "UTC"), *labels, text, value, text, pl.Float64, pl.Boolean, pl.Float64)
+        frame = pl.DataFrame(_rows(data), schema=dict(zip(names, types, strict=True)), orient="row")
         out = io.BytesIO()
         frame.write_ipc_stream(out)
         return out.getvalue()
 
 
+def _labels(data: Mapping[str, Any]) -> list[str]:
+    return sorted({name for line in data["series"] for name in line["labels"]})
+
+
+def _columns(data: Mapping[str, Any]) -> list[str]:
+    """Returns the columns: each label of any line has its own, after the moment."""
+    return ["at", *(f"labels.{name}" for name in _labels(data)), *COLUMNS[1:]]
+
+
 def _rows(data: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    found = []
+    found, names = [], _labels(data)
     for line in data["series"]:
-        labels = json.dumps(line["labels"], sort_keys=True)
+        labels = [line["labels"].get(name) for name in names]
         beside = zip_longest(line["points"], *(line.get(name, ()) for name in BESIDE))
         for (at_s, value), *shares in beside:
             at = datetime.fromtimestamp(at_s, UTC)
-            found.append((at, labels, line["unit"], value, line["source"], *shares))
+            found.append((at, *labels, line["unit"], value, line["source"], *shares))
     return found
 
 

@@ -17,6 +17,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import models, transaction
 from django.db.models import Model, QuerySet
 
+from core.cells import csv_text, original
 from core.simulator.fields import yaml_fault
 from pools.access import audit
 from pools.access.audit import Actor
@@ -55,12 +56,10 @@ def export(owned: Owned, format: str, found: QuerySet[Any]) -> str:
     rows = [_row(owned, item) for item in found.select_related(*owned.related)]
     if format == "yaml":
         return str(yaml.safe_dump(rows, sort_keys=False, allow_unicode=True)) if rows else "[]\n"
-    out = io.StringIO()
-    writer = csv.DictWriter(out, owned.fields, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: ";".join(value) if name in owned.many else _cell(value) for name, value in row.items()})
-    return out.getvalue()
+    return csv_text(
+        owned.fields,
+        ([";".join(row[name]) if name in owned.many else _cell(row[name]) for name in owned.fields] for row in rows),
+    )
 
 
 def _row(owned: Owned, instance: Model) -> dict[str, Any]:
@@ -79,10 +78,8 @@ def _row(owned: Owned, instance: Model) -> dict[str, Any]:
     return found
 
 
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return json.dumps(value) if isinstance(value, (list, dict, bool)) else str(value)
+def _cell(value: object) -> object:
+    return json.dumps(value) if isinstance(value, (list, dict)) else value
 
 
 def bring_in(actor: Actor, owned: Owned, text: str, format: str, *, dry_run: bool) -> list[RowOutcome]:
@@ -225,9 +222,14 @@ def _of_csv(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         for row in reader:
             if any(value for value in row.values()):
-                yield reader.line_num, {name: "" if value is None else value for name, value in row.items()}
+                yield reader.line_num, {name: _original(value) for name, value in row.items()}
     except csv.Error as error:
         raise ValidationError(f"line {reader.line_num}: {error}") from None
+
+
+def _original(cell: Any) -> Any:
+    """Returns what the export's cell stands for; cells beyond the header's are a list, which is refused by name."""
+    return original(cell) if isinstance(cell, str) else cell or ""
 
 
 def _of_yaml(text: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -16,7 +16,7 @@ from telemetry.report_values.market import markets
 from telemetry.report_values.period import Period
 from telemetry.report_values.report_request import NO_BILL, ReportRequest
 from telemetry.report_values.statement import Statement
-from telemetry.report_values.table import write_csv
+from telemetry.report_values.table import write_rows
 from telemetry.report_values.totals import ReportTotals
 
 from .document import write_document
@@ -123,7 +123,7 @@ def _write(kind: str, statement: Statement, folder: Path, focus: Path, focus_row
             if statement.bill is not None and kind == "bill-csv":
                 rows = write_bill_csv(bill_rows(statement.bill), fixed, out)
             else:
-                write_csv(statement.rows, statement.request.by, fixed, out)
+                write_rows(statement.rows, statement.request.by, fixed, out)
     elif kind == "xlsx":
         write_workbook(statement, target)
     else:

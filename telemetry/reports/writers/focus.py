@@ -12,11 +12,13 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import lru_cache
 from typing import IO
 
 import polars
 
+from core.cells import csv_line
 from telemetry.report_values import line_blocks
 from telemetry.report_values.basis import Basis, DemandCharge
 from telemetry.report_values.errors import BadReport
@@ -118,7 +120,7 @@ class FocusWriter:
             start = _utc(start_s)
             before, after = self._owner(site, pool)
             heads.append(f"{before},{self._month(start_s)},{start},{_utc(end_s)},{after},{currency}")
-            origin = _cell(f"{site}/{pool or NOBODY}/{start}")
+            origin = csv_line([f"{site}/{pool or NOBODY}/{start}"])
             tails.append(f"{origin},{fixed(sum(costs[at:end]), 9)},{self.basis.version}")
             ratios += shares(costs[at:end], energies[at:end])
         return [
@@ -132,8 +134,8 @@ class FocusWriter:
         self.rows += 1
         house, site = self.basis.organisation, self.basis.sites[charge.site]
         what = f"Demand charge of {charge.month} at {site.label}"
-        cost, peak_kw = fixed(cost_nano, 9), fixed(round(charge.peak_w), 3)
-        values = {
+        cost, peak_kw = Decimal(cost_nano).scaleb(-9), Decimal(round(charge.peak_w)).scaleb(-3)
+        values: dict[str, object] = {
             **{"BillingAccountId": _slug(house), "BillingAccountName": house},
             **{"SubAccountId": charge.site, "SubAccountName": site.label},
             **dict.fromkeys(("HostProviderName", "InvoiceIssuerName", "ServiceProviderName"), house),
@@ -149,7 +151,7 @@ class FocusWriter:
             **{"PricingQuantity": peak_kw, "PricingUnit": "kW", "ConsumedQuantity": peak_kw, "ConsumedUnit": "kW"},
             "x_ReportVersion": self.basis.version,
         }
-        return ",".join(_cell(values.get(name, "")) for name in COLUMNS) + "\n"
+        return csv_line(values.get(name) for name in COLUMNS) + "\n"
 
     def _month(self, start_s: int) -> str:
         """Returns the ends of the UTC month, which is the billing period."""
@@ -178,7 +180,7 @@ class FocusWriter:
                 *(pool_name or f"GPUs at {site.label} without a pool", "GPU pool", sku, f"{sku}/{site_name}"),
                 json.dumps({"site": site_name}, separators=(",", ":")),
             )
-            found = ",".join(map(_cell, before)), ",".join(map(_cell, after))
+            found = csv_line(before), csv_line(after)
             self._owners[site_name, pool_name] = found
         return found
 
@@ -196,7 +198,7 @@ class FocusWriter:
             json.dumps(tags, ensure_ascii=False, separators=(",", ":")),
         )
         custom = (CARBON_METHOD_ID, kind, tenant or "", service or "", model or "")
-        return ",".join(map(_cell, allocated)), ",".join(map(_cell, custom))
+        return csv_line(allocated), csv_line(custom)
 
 
 def _row() -> polars.Expr:
@@ -250,13 +252,6 @@ def fixed(value: int, places: int) -> str:
     if len(text) <= places:
         text = text.zfill(places + 1)
     return f"{text[:-places]}.{text[-places:]}"
-
-
-def _cell(text: str) -> str:
-    """Returns a text as it stands in a CSV (RFC 4180)."""
-    if any(mark in text for mark in ',"\r\n'):
-        return '"' + text.replace('"', '""') + '"'
-    return text
 
 
 def shares(costs: Sequence[int], energies_uj: Sequence[int]) -> list[int]:

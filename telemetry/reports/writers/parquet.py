@@ -6,6 +6,8 @@ from pathlib import Path
 
 import polars
 
+from core.cells import FORMULA
+
 from .focus import COLUMNS
 
 _PRECISION, _PLACES = 38, 14
@@ -18,10 +20,15 @@ _SCHEMA = {
     for name, kind in COLUMNS.items()
 }
 _MOMENTS = [name for name, kind in COLUMNS.items() if kind == "Date/Time"]
+_TEXTS = [name for name, kind in COLUMNS.items() if kind == "String"]
 
 
 def write_parquet(focus_csv: Path, target: Path) -> None:
-    """Streams: what is in memory does not grow with the rows. Decimals stay decimals, moments are UTC."""
+    """Streams: what is in memory does not grow with the rows. Decimals stay decimals, moments are UTC.
+
+    Texts are the originals, without the apostrophes that keep spreadsheets from running them.
+    """
     rows = polars.scan_csv(focus_csv, schema=_SCHEMA)
     moments = [polars.col(name).str.to_datetime("%Y-%m-%dT%H:%M:%SZ", time_zone="UTC") for name in _MOMENTS]
-    rows.with_columns(moments).sink_parquet(target, compression="zstd", row_group_size=ROW_GROUP, maintain_order=True)
+    rows = rows.with_columns(*moments, polars.col(_TEXTS).str.replace(f"^'({FORMULA})", "${1}"))
+    rows.sink_parquet(target, compression="zstd", row_group_size=ROW_GROUP, maintain_order=True)

@@ -14,6 +14,7 @@ from typing import Any
 from xlsxwriter import Workbook
 from xlsxwriter.utility import xl_col_to_name
 
+from core.cells import is_formula
 from telemetry.report_values.basis import Basis
 from telemetry.report_values.statement import Statement
 from telemetry.report_values.table import COLUMNS, Cell, Column
@@ -34,6 +35,7 @@ class _Look:
     head: Any
     head_number: Any
     text: Any
+    quoted: Any
     muted: Any
     numbers: dict[int, Any]
 
@@ -66,6 +68,7 @@ def _look(workbook: Workbook) -> _Look:
         head=workbook.add_format(head),
         head_number=workbook.add_format({**head, "align": "right"}),
         text=workbook.add_format(base),
+        quoted=workbook.add_format({**base, "quote_prefix": True}),
         muted=workbook.add_format({**base, "font_color": "#5B626B"}),
         numbers=number,
     )
@@ -94,7 +97,7 @@ def _summary(workbook: Workbook, look: _Look, statement: Statement) -> None:
     at = 1
     for name, words in statement.facts:
         sheet.write_string(at, 0, name, look.muted)
-        sheet.write_string(at, 1, words, look.text)
+        _text(sheet, at, 1, words, look)
         at += 1
     at += 1
     currencies = [currency or "no currency" for currency in statement.totals_by_currency]
@@ -183,7 +186,7 @@ def _days(workbook: Workbook, look: _Look, statement: Statement) -> None:
     ]
     for at, (date, site, cells) in enumerate(days, start=1):
         sheet.write_string(at, 0, date, look.text)
-        sheet.write_string(at, 1, site, look.text)
+        _text(sheet, at, 1, site, look)
         for i, (own, cell) in enumerate(zip(places, cells, strict=True), start=2):
             _number(sheet, at, i, cell, look, own)
 
@@ -208,8 +211,8 @@ def _meters(workbook: Workbook, look: _Look, basis: Basis) -> None:
     sheet.freeze_panes(1, 0)
     six = look.numbers[6]
     for at, meter in enumerate(basis.meters, start=1):
-        sheet.write_string(at, 0, meter.gpu, look.text)
-        sheet.write_string(at, 1, meter.site, look.text)
+        _text(sheet, at, 0, meter.gpu, look)
+        _text(sheet, at, 1, meter.site, look)
         sheet.write_number(at, 2, meter.metered_uj / 1e6, six)
         sheet.write_number(at, 3, meter.entered_uj / 1e6, six)
         sheet.write_formula(at, 4, f"=D{at + 1}-C{at + 1}", six, (meter.entered_uj - meter.metered_uj) / 1e6)
@@ -219,7 +222,9 @@ def _meters(workbook: Workbook, look: _Look, basis: Basis) -> None:
 def _notes(workbook: Workbook, statement: Statement) -> None:
     sheet = workbook.add_worksheet(NOTES_SHEET)
     _page(sheet, landscape=False)
-    wrapped = workbook.add_format({"font_name": "Calibri", "font_size": 10, "text_wrap": True, "valign": "top"})
+    wrapped = workbook.add_format(
+        {"font_name": "Calibri", "font_size": 10, "text_wrap": True, "valign": "top", "quote_prefix": True}
+    )
     sheet.set_column(0, 0, NOTE_LETTERS, wrapped)
     for at, note in enumerate(statement.notes):
         sheet.set_row(at, 15 * math.ceil(len(note) / NOTE_LETTERS))
@@ -242,8 +247,9 @@ def _page(sheet: Any, landscape: bool) -> None:
 
 
 def _text(sheet: Any, at: int, column: int, text: str | None, look: _Look) -> None:
+    """Writes a string, never a formula. One that looks like a formula stays a string when somebody edits the cell."""
     if text is not None:
-        sheet.write_string(at, column, text, look.text)
+        sheet.write_string(at, column, text, look.quoted if is_formula(text) else look.text)
 
 
 def _number(sheet: Any, at: int, column: int, cell: Cell, look: _Look, places: int) -> None:

@@ -66,7 +66,9 @@ def test_csv_and_arrow_say_the_same_as_json(get):
     arrow = get("power", step=60, headers={"Accept": "application/vnd.apache.arrow.stream"})
     frame = pl.read_ipc_stream(io.BytesIO(arrow.content))
     assert frame["value"].to_list() == points
-    assert frame.columns == ["at", "labels", "unit", "value", "source", "heard_share", "silent", "unknown_share"]
+    assert frame.columns == [
+        *("at", "labels.part", "labels.site", "unit", "value", "source", "heard_share", "silent", "unknown_share")
+    ]
 
 
 def test_points_bound_the_answer_when_they_are_asked_for(get):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 import re
 from dataclasses import replace
@@ -12,9 +13,14 @@ from fractions import Fraction
 from pathlib import Path
 
 import openpyxl
+import polars
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from core.cells import original
 from telemetry.report_values.basis import Baseline, Basis
+from telemetry.report_values.bill import OPERATOR
 from telemetry.report_values.errors import BadReport
 from telemetry.report_values.report_request import FORMATS, ReportRequest
 from telemetry.report_values.table import COLUMNS
@@ -161,6 +167,41 @@ def test_values_are_there_when_a_reader_does_not_calculate(tmp_path):
     sheet = openpyxl.load_workbook(paths["xlsx"], data_only=True)["Summary"]
     cells = {row[0].value: row[1].value for row in sheet.iter_rows()}
     assert cells["energy kWh"] == pytest.approx(statement.total.energy_uj / 3.6e12)
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+ANY_NAME = st.one_of(
+    st.sampled_from(['=HYPERLINK("http://x","y")', "+1", "-1", "@x", "\t=1", " =1", "\uff1d1", "'=1", "\ufeff=1"]),
+    st.text("'=+-@ \t\r\n\uff1da,\";<&", min_size=1, max_size=8),
+)
+
+
+@given(name=ANY_NAME)
+@settings(max_examples=6, deadline=None)
+def test_no_format_makes_a_formula_of_a_name_and_each_gives_it_back(tmp_path_factory, name):
+    folder = tmp_path_factory.mktemp("names")
+    found = [replace(line, tenant=line.tenant and name, service=line.service and name) for line in LINES[:80]]
+    basis = replace(fake.basis(REQUEST, found), slo=(), organisation=name)
+    formats = tuple(kind for kind in FORMATS if kind != "invoices")  # those are files by a tenant's name, a slug
+    _, paths, _ = make(folder, found, basis, replace(REQUEST, by=("tenant",), formats=formats))
+    assert json.loads(paths["reconciliation"].read_text())["adds_up"] is True
+    cells = {}
+    for kind, column in (("csv", "tenant"), ("bill-csv", "tenant"), ("focus-csv", "x_TenantId")):
+        rows = list(csv.DictReader(io.StringIO(paths[kind].read_bytes().decode(), newline="")))
+        texts = {text for row in rows for column, text in row.items() if not is_number(text)}
+        assert not any(text[:1] in "=+-@\t\r\n\uff1d" for text in texts if text)
+        cells[kind] = {original(row[column]) for row in rows} - {"", OPERATOR}
+    assert cells == {"csv": {name}, "bill-csv": {name}, "focus-csv": {name}}
+    assert set(polars.read_parquet(paths["focus-parquet"])["x_TenantId"].to_list()) - {None} == {name}
+    if "\r" not in name:  # XML reads it as a line's end
+        workbook = openpyxl.load_workbook(paths["xlsx"])
+        assert name in {cell.value for cell in workbook["Rows"]["A"]}
+        assert not any(cell.data_type == "f" for sheet in ("Rows", "Notes") for row in workbook[sheet] for cell in row)
+
+
+def is_number(text: str) -> bool:
+    return re.fullmatch(r"-?\d+(\.\d+)?", text) is not None
 
 
 # -- the document ----------------------------------------------------------------------------------
