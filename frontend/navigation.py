@@ -61,6 +61,7 @@ GROUPS: tuple[tuple[str, tuple[Area, ...]], ...] = (
         "Plan",
         (
             Area("What-if", "whatif", "w"),
+            Area("Trials", "trials", "l", ("trial",)),
             Area("Reports", "reports", "r", ("report",)),
             Area("Jobs", "jobs", "j", ("job",)),
         ),

@@ -32,4 +32,5 @@ urlpatterns = [
     path("", include("frontend.fleet.urls")),
     path("", include("frontend.tenants.urls")),
     path("what-if/", include("frontend.whatif.urls")),
+    path("trials/", include("frontend.trials.urls")),
 ]

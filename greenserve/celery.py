@@ -60,6 +60,7 @@ def _beat(sender: Celery, **_: Any) -> None:
         ("tidy alerts", "telemetry.tasks.tidy_alerts", 3600.0),
         ("make scheduled reports", "telemetry.reports.tasks.make_scheduled_reports", 3600.0),
         ("mind studies", "scheduler.whatif.tasks.mind_studies", 30.0),
+        ("turn trials", "scheduler.trials.tasks.turn_trials", 30.0),
         ("tell webhooks", "scheduler.tasks.tell_webhooks", 10.0),
         ("tidy answers and webhooks", "scheduler.tasks.tidy_outside", 3600.0),
         ("beat heartbeat", "scheduler.tasks.heartbeat", 5.0),

@@ -19,6 +19,7 @@ from .resources import (
     series,
     studies,
     tenant_use,
+    trials,
     webhooks,
 )
 
@@ -51,6 +52,7 @@ router.register("pauses", operations.PauseViewSet)
 router.register("overrides", operations.OverrideViewSet)
 router.register("approvals", operations.ApprovalViewSet)
 router.register("studies", studies.StudyViewSet)
+router.register("trials", trials.TrialViewSet)
 router.register("webhooks", webhooks.SubscriptionViewSet)
 router.register("webhook-deliveries", webhooks.DeliveryViewSet)
 

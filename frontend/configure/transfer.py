@@ -1,4 +1,4 @@
-"""Import and export: a trial first, then all rows or none."""
+"""Import and export: a dry run first, then all rows or none."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Rows of what was decided: epochs, decisions, interventions, studies, batches and webhooks."""
+"""Rows of what was decided: epochs, decisions, interventions, studies, trials, batches and webhooks."""
 
 from .batches import Batch, BatchLine, BatchStatus, File, FileChunk
 from .decisions import ControllerState, Decision, DecisionKind, Epoch, SlowLoop
 from .idempotent_answers import IdempotentAnswer
 from .operations import Approval, ApprovalStatus, ControlMode, LoopPause, Override, OverrideKind, ServiceMode
 from .studies import RunState, Study, StudyFile, StudyRun
+from .trials import Trial, TrialBlock, TrialState
 from .webhooks import DeliveryState, WebhookDelivery, WebhookSubscription
 
 __all__ = [
@@ -31,6 +32,9 @@ __all__ = [
     "Study",
     "StudyFile",
     "StudyRun",
+    "Trial",
+    "TrialBlock",
+    "TrialState",
     "WebhookDelivery",
     "WebhookSubscription",
 ]

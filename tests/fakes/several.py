@@ -8,7 +8,7 @@ from pools.access import people
 from pools.access.audit import Actor
 from pools.models import Job, ModelCard, Partition, Profile, RequestClass, Service
 from scheduler import webhooks
-from scheduler.models import Study, StudyRun
+from scheduler.models import Study, StudyRun, Trial, TrialBlock
 from scheduler.operations import overrides, pauses
 from telemetry.models import (
     Alert,
@@ -47,6 +47,12 @@ def of_everything(actor: Actor, now: datetime | None = None) -> seed.Seeded:
             name=f"s{n}", base="fleet", scenario={}, heard_at=now, job=Job.objects.create(kind="study")
         )
         StudyRun.objects.create(study=study, index=0, label="a", policy="greenserve")
+        trial = Trial.objects.create(
+            service=seeded.service, policy_a="single_pool", policy_b="freesh", begins_at=now, seed=n, state="done"
+        )
+        TrialBlock.objects.create(
+            trial=trial, index=0, arm="A", starts_at=now, ends_at=now + timedelta(hours=24), switched_at=now
+        )
         moments = {"since": now, "opened_at": now, "last_seen_at": now, "acknowledged_by": actor.user}
         Alert.objects.create(rule="r", subject=f"{n}", level="bad", summary="s", step="s", threshold=1.0, **moments)
         AlertSilence.objects.create(rule="r", created_by=actor.user, created_at=now, expires_at=soon)

@@ -1,6 +1,6 @@
 """Import and export of what operators own, as CSV or YAML. An import is all or nothing, and can be tried first.
 
-A trial is the import itself, rolled back: a row may name another one that stands above it in the same file.
+A dry run is the import itself, rolled back: a row may name another one that stands above it in the same file.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from django.urls import URLResolver, get_resolver
 
 from pools.access.audit import Actor
 from pools.models import AccessToken, ApiKey, Cluster, Job, ModelCard, Node, Pool, Service, Site, Tenant
-from scheduler.models import Decision, Study
+from scheduler.models import Decision, Study, Trial
 from telemetry.models import Alert, AlertSilence, CarbonFeed, Report
 from tests.fakes import several
 
@@ -77,6 +77,7 @@ SAMPLES: dict[str, Callable[[], Any]] = {  # by the part's name, or by the patte
     "feed_id": first(CarbonFeed),
     "uid": first(Job, "uid"),
     "study_id": first(Study),
+    "trial_id": first(Trial),
     "index": lambda: 0,
     "provider_id": lambda: "sso",
     "chart": lambda: "power",

@@ -46,7 +46,7 @@ PUBLIC = {"login", "account_login", "mfa_authenticate", "openid_connect_login", 
 ADMINISTRATORS = {"people", "person", "keys", "audit", "audit-csv"}  # to look at
 OWN = {"account-password", "account-two-step", "account-two-step-off", "account-codes", "account-tokens", "time-zone"}
 OWN |= {"account-token-revoke", "login", "account_login", "logout", "mfa_authenticate"}
-FORMS = {"whatif-new", "whatif-apply", "whatif-experiment"}  # of operators
+FORMS = {"trial-new", "whatif-new", "whatif-apply", "whatif-experiment"}  # of operators
 NOBODYS = {"int": "999999", "uuid": "00000000-0000-0000-0000-000000000000"}
 WRITES = {
     "acknowledge-alert": Right.OPERATE,
@@ -55,6 +55,7 @@ WRITES = {
     "reports": Right.FINANCE,
     "report-sign": Right.FINANCE,
     "report-cancel": Right.FINANCE,
+    "trial-cancel": Right.OPERATE,
     "people": Right.ADMINISTER,
     "person": Right.ADMINISTER,
     "person-active": Right.ADMINISTER,

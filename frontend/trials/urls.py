@@ -1,0 +1,11 @@
+from django.urls import path
+
+from . import views
+
+urlpatterns = [
+    path("", views.trials_page, name="trials"),
+    path("new/", views.new_trial, name="trial-new"),
+    path("<int:trial_id>/", views.trial, name="trial"),
+    path("<int:trial_id>.csv", views.differences_csv, name="trial-csv"),
+    path("<int:trial_id>/cancel/", views.cancel_trial, name="trial-cancel"),
+]

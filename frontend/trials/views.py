@@ -1,0 +1,164 @@
+"""The list of trials with the form of a new one, a trial's page, its differences as CSV, and its early end."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from core.policy import presets
+from frontend import formats
+from pools.access.audit import actor_of
+from pools.access.rights import Right, has, needs
+from scheduler.models import Trial
+from scheduler.operations import visibility
+from scheduler.trials import outcome, turns
+from scheduler.trials.outcome import Difference
+
+SHOWN = 100
+DOTS = {"planned": "waiting", "running": "starting", "done": "fresh", "cancelled": "over"}
+COLUMNS = ("figure", "unit", "pairs", "mean_a", "mean_b", "difference", "low_95", "high_95", "difference_unit")
+
+
+class TrialForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Plans a trial of two presets; knobs of one's own go by REST."""
+
+    class Meta:
+        model = Trial
+        fields: ClassVar[list[str]] = [
+            *("service", "policy_a", "policy_b", "begins_at", "block_h", "pairs", "warm_up_s", "reason"),
+        ]
+        labels: ClassVar[Mapping[str, str]] = {
+            "policy_a": "Policy A",
+            "policy_b": "Policy B",
+            "begins_at": "Begins",
+            "block_h": "Block, h",
+            "warm_up_s": "Warm-up, s",
+        }
+        widgets: ClassVar[Mapping[str, Any]] = {
+            "policy_a": forms.Select(choices=presets.choices()),
+            "policy_b": forms.Select(choices=presets.choices()),
+            "begins_at": forms.DateTimeInput({"type": "datetime-local"}),
+        }
+
+    def _post_clean(self) -> None:
+        """Leaves the checks to `turns.plan`, which a form and REST have in common, and only fills the trial."""
+        self.instance = forms.models.construct_instance(self, self.instance, self.fields, None)
+
+
+@never_cache
+@require_safe
+@needs(Right.VIEW)
+def trials_page(request: HttpRequest) -> HttpResponse:
+    found = visibility.of_services(request.user, Trial.objects.select_related("service", "created_by"))
+    rows = [(trial, DOTS[trial.state]) for trial in found[:SHOWN]]
+    context = {"rows": rows, "operates": has(request.user, Right.OPERATE)}
+    return render(request, "frontend/trials/list.html", context)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Right.OPERATE)
+def new_trial(request: HttpRequest) -> HttpResponse:
+    """Shows the form of a trial; a POST plans it."""
+    form = TrialForm(request.POST if request.method == "POST" else None, label_suffix="")
+    if request.method == "POST" and form.is_valid():
+        try:
+            made = turns.plan(actor_of(request), form.instance)
+        except ValidationError as error:
+            form.add_error(None, error)
+        else:
+            return redirect("trial", made.pk)
+    return render(request, "frontend/trials/new.html", {"form": form})
+
+
+@never_cache
+@require_safe
+@needs(Right.VIEW)
+def trial(request: HttpRequest, trial_id: int) -> HttpResponse:
+    found = _visible(request, trial_id)
+    shown = outcome.of(found)
+    figures = {block.index: block for block in shown.blocks}
+    context = {
+        "trial": found,
+        "dot": DOTS[found.state],
+        "open": found.state in turns.OPEN,
+        "operates": has(request.user, Right.OPERATE),
+        "rows": [_words(row, shown.currency) for row in shown.differences],
+        "blocks": [(block, figures.get(block.index)) for block in found.blocks.all()],
+        "counted": len(shown.blocks) - len(shown.left_out),
+        "begun": len(shown.blocks),
+        "currency": shown.currency,
+    }
+    return render(request, "frontend/trials/trial.html", context)
+
+
+@never_cache
+@require_safe
+@needs(Right.VIEW)
+def differences_csv(request: HttpRequest, trial_id: int) -> HttpResponse:
+    found = outcome.of(_visible(request, trial_id))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in found.differences:
+        own = row.difference
+        ends = (None, None, None) if own is None else (own.mean, own.low, own.high)
+        unit = row.unit or found.currency
+        of_what = "share of A" if row.share else unit
+        writer.writerow((row.key, unit, own.pairs if own else 0, row.mean_a, row.mean_b, *ends, of_what))
+    headers = {"Content-Disposition": f'attachment; filename="greenserve-trial-{trial_id}.csv"'}
+    return HttpResponse(out.getvalue(), content_type="text/csv; charset=utf-8", headers=headers)
+
+
+@require_POST
+@needs(Right.OPERATE)
+def cancel_trial(request: HttpRequest, trial_id: int) -> HttpResponse:
+    found = _visible(request, trial_id)
+    try:
+        turns.cancel(actor_of(request), found, request.POST.get("reason", ""))
+    except ValidationError as error:
+        messages.error(request, f"Nothing was changed. {' '.join(error.messages)}")
+    return redirect("trial", found.pk)
+
+
+def _visible(request: HttpRequest, trial_id: int) -> Trial:
+    rows = visibility.of_services(request.user, Trial.objects.select_related("service", "created_by"))
+    return get_object_or_404(rows, pk=trial_id)
+
+
+def _words(row: Difference, currency: str) -> dict[str, Any]:
+    """Writes a row of the result; the tone says whether the whole interval is on the better side."""
+    own = row.difference
+    ends = tone = ""
+    if own is not None and own.low is not None and own.high is not None:
+        ends = f"{_change(row, own.low)} to {_change(row, own.high)}"
+        better = own.mean > 0 if row.key == "slo_attainment" else own.mean < 0
+        tone = "" if own.low <= 0.0 <= own.high else "good" if better else "bad"
+    unit = row.unit or currency
+    means = [
+        formats.percent(value, 2) if unit == "share" else formats.quantity(value, unit)
+        for value in (row.mean_a, row.mean_b)
+    ]
+    return {
+        "label": row.label,
+        "means": means,
+        "mean": _change(row, own.mean) if own else formats.UNKNOWN,
+        "ends": ends,
+        "tone": tone,
+        "pairs": own.pairs if own else 0,
+    }
+
+
+def _change(row: Difference, value: float) -> str:
+    unit = "%" if row.share else "points"
+    return f"{value * 100:+.1f}\u00a0{unit}".replace("-", "\u2212")
