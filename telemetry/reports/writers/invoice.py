@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from reportlab.lib.enums import TA_RIGHT
 from reportlab.lib.styles import ParagraphStyle
@@ -41,7 +42,7 @@ def write_invoices(statement: Statement, folder: Path, stem: str) -> Iterator[tu
         raise ValueError("an invoice needs a bill: ask for a basis")
     for tenant in statement.bill.tenants:
         if tenant is not None:
-            target = folder / f"{stem}.invoice-{tenant}.pdf"
+            target = folder / f"{stem}.invoice-{quote(tenant, safe='')}.pdf"  # a slug stays as it is
             write_invoice(statement, statement.bill, tenant, target)
             yield f"invoice-{tenant}", target
 
