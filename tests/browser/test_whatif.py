@@ -96,7 +96,8 @@ def test_a_study_is_made_when_its_form_is_put_right(page: Page, worker: list[thr
     expect(page.get_by_role("row", name=re.compile(r"freesh \{order: fcfs\}"))).to_contain_text("done")
     expect(page.get_by_role("row", name=re.compile("threshold"))).to_contain_text("x")  # of the first run's
     page.reload()
-    expect(page.locator('[data-chart="pareto"] .scatterlayer .points path')).to_have_count(3)
+    expect(page.get_by_role("row", name=re.compile("^greenserve_epochs"))).to_contain_text("done")  # in force
+    expect(page.locator('[data-chart="pareto"] .scatterlayer .points path')).to_have_count(4)
 
 
 def test_runs_are_compared_when_a_study_is_done(

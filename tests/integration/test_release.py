@@ -75,8 +75,10 @@ def test_no_row_is_lost_when_a_release_is_upgraded(upgraded: dict[str, int], db:
     assert [table for table, number in upgraded.items() if not number] == []
 
 
-def test_every_model_is_read_when_a_release_is_upgraded(db: None) -> None:
-    assert [table for table, model in rows.tables().items() if not list(model._default_manager.all()[:50])] == []
+def test_every_model_is_read_when_a_release_is_upgraded(upgraded: dict[str, int], db: None) -> None:
+    """A table that the release did not have may be empty, but can be read."""
+    empty = {table for table, model in rows.tables().items() if not list(model._default_manager.all()[:50])}
+    assert empty & upgraded.keys() == set()
 
 
 def test_the_ledger_adds_up_when_a_release_is_upgraded(db: None) -> None:

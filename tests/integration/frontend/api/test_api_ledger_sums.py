@@ -189,7 +189,7 @@ def test_csv_and_arrow_have_the_same_digits(read):
     expected = sum((value for line in body["series"] for _, value in line["points"]), Decimal(0))
     assert sum((Decimal(row["value"]) for row in rows), Decimal(0)) == expected
     assert frame["value"].sum() == expected
-    assert {row["silent"] for row in rows} == {"True", "False"}
+    assert {row["silent"] for row in rows} == {"true", "false"}
 
 
 def test_question_that_would_lose_sums_is_refused(seeded, db, redis_client):

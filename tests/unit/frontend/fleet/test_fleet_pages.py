@@ -66,7 +66,7 @@ def test_line_chart_keeps_gaps_and_marks_silence_when_values_are_missing() -> No
     assert drawn["meta"]["until"] == "1970-01-01 00:00:30"
     assert table(chart).splitlines()[:3] == [
         "start_utc,in use [W]",
-        "1970-01-01T00:00:00Z,1000",
+        "1970-01-01T00:00:00Z,1000.0",
         "1970-01-01T00:00:10Z,",
     ]
 
