@@ -167,7 +167,8 @@ def _used(figures: Figures, budget: Budget | None) -> tuple[float | None, float 
 def quantities(month: Month, tenant: Tenant, budget: Budget | None) -> list[Quantity]:
     """Returns energy, carbon, and cost in each currency. Seven queries."""
     sums = tenant_use.added_up(tenant_use.use(month.span(tenant.pk)))
-    now, past = Figures.of(sums), tenant_use.added_up(tenant_use.use(month.same_days_before(tenant.pk)))
+    now = Figures.of(sums) if sums or month.until > month.start else None
+    past = tenant_use.added_up(tenant_use.use(month.same_days_before(tenant.pk)))
     before = Figures.of(past) if past else None
     days = [] if month.over else _newest_days(month, tenant.pk)
     amount, carbon_kg = (budget.amount, budget.carbon_kg) if budget else (None, None)
@@ -194,9 +195,9 @@ def _cost(currency: str, figures: Figures) -> float | None:
 
 
 def _quantity(
-    month: Month, measure: _Measure, now: Figures, before: Figures | None, newest: Sequence[Figures | None]
+    month: Month, measure: _Measure, now: Figures | None, before: Figures | None, newest: Sequence[Figures | None]
 ) -> Quantity:
-    so_far, budget = measure.value(now), measure.budget
+    so_far, budget = None if now is None else measure.value(now), measure.budget
     days = [None if day is None else measure.value(day) for day in newest]
     forecast = None if so_far is None else month_forecast.month_forecast(so_far, days, month.left_days)
     used_up_at = None

@@ -87,7 +87,7 @@ def tenant_figures(request: HttpRequest, name: str) -> HttpResponse:
         PlotLine(currency, tuple(None if day is None else dict(day.costs).get(currency) for day in days))
         for currency in currencies
     )
-    until_s = month.until.timestamp()
+    until_s = month.until.timestamp() if month.until > month.start else None
     common: dict[str, Any] = {"window": window, "steps": True, "until_s": until_s}
     drawn = {
         "energy": LineChart(

@@ -169,6 +169,13 @@ def test_page_compares_with_the_same_days_and_foretells_the_month(client, seeded
     assert len([value for value in figures["energy"]["data"][0]["y"] if value is not None]) == 28 + 19
 
 
+def test_month_without_a_settled_window_is_not_known_rather_than_zero(client, seeded):
+    month = months.month_of(datetime(2026, 4, 1, tzinfo=UTC), [site.pk for site in seeded.sites])
+    assert {line.so_far for line in months.quantities(month, seeded.tenants[1], None)} == {None}
+    figures = client.get(f"/tenants/{seeded.tenants[1].name}/figures.json?month=2026-04").json()["figures"]
+    assert figures["energy"]["meta"]["until"] == "2026-03-21 00:00:00", "the end of the last day on record"
+
+
 def test_only_tenants_of_own_sites_are_seen_and_only_what_they_used_there(client, seeded):
     own = Client()
     own.force_login(person("viewer", "here", sites=[seeded.sites[1]]))
