@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from core.cells import write_csv
+from core.cells import original, write_csv
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.types import Source
 
@@ -151,7 +151,10 @@ def read_rows(path: Path) -> Iterable[Mapping[str, Any]]:
     except UnicodeDecodeError:
         raise ProfileError(None, "file", "not UTF-8 text") from None
     if path.suffix.lower() != ".json":
-        return csv.DictReader(io.StringIO(text, newline=""))
+        table = csv.DictReader(io.StringIO(text, newline=""))
+        return (
+            {name: original(cell) if isinstance(cell, str) else cell for name, cell in row.items()} for row in table
+        )
     try:
         rows = json.loads(text)
     except json.JSONDecodeError as error:

@@ -239,9 +239,10 @@ def test_largest_rate_falls_when_the_node_is_slower_than_the_closed_form(engine:
     assert engine.max_rps(500.0, 200.0, 1410.0, Limits(tpot_s=1e-4)) == 0.0
 
 
+@pytest.mark.parametrize("origin", ['a "paper", 2025', "=SUM(a1)", "-- our own node"])
 @pytest.mark.parametrize("name", ["p.csv", "p.json"])
-def test_profile_is_the_same_when_written_and_read(tmp_path: Path, name: str) -> None:
-    content = [one | {"source": "published", "origin": 'a "paper", 2025'} for one in rows()]
+def test_profile_is_the_same_when_written_and_read(tmp_path: Path, name: str, origin: str) -> None:
+    content = [one | {"source": "published", "origin": origin} for one in rows()]
     content[0] |= {"t_spread": 0.01, "watts_spread": 0.02}
     profile = only(profiles_of(content))
     write_profile(tmp_path / name, profile)
