@@ -15,7 +15,7 @@ from scheduler.selectors import LoopRun
 
 LATE_PERIODS = 2.0
 CLOCK_QUIET_S = 90.0  # the agents report each half minute at least while an instance is ready
-WELL = frozenset({"on time", "idle", "no instance", "paused"})  # nothing is the matter with these
+WELL = frozenset({"on time", "idle", "no instance", "paused", "only advises"})  # nothing is the matter with these
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class PauseNow:
 @dataclass(frozen=True, slots=True)
 class LoopHealth:
     """state: on time | late | never ran | infeasible | failed | paused | idle (its policy leaves it no choice) |
-    no instance (there is none whose clock could be set).
+    no instance (there is none whose clock could be set) | only advises (no loop of the service has acted yet).
 
     `policy`: of its service; empty for the clock loops of several services. `pause`: while it is paused.
     """
@@ -122,6 +122,8 @@ def judge_loops(runs: Iterable[LoopRun], now_s: float) -> tuple[LoopHealth, ...]
 def _state(run: LoopRun, looked_s: float, now_s: float) -> str:
     """Returns the state of a slow loop that is not paused."""
     epoch = run.epoch
+    if run.only_advises:
+        return "only advises"
     if run.no_choice and not (epoch and epoch.status == Epoch.Status.FAILED):
         return "idle"
     if epoch is None:

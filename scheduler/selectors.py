@@ -21,7 +21,8 @@ class LoopRun:
     """The newest epoch of one loop of one service; None: it never ran, or is a clock loop, which has no epochs.
 
     `no_choice`: the `policy` in force leaves it none. `looked_at`: when it last had a turn, also one in which there
-    was nothing to decide, which leaves no epoch. `pause`: the newest one, also if it has ended.
+    was nothing to decide, which leaves no epoch. `pause`: the newest one, also if it has ended. `only_advises`: no loop
+    of the service has acted yet, and none is to.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class LoopRun:
     looked_at: datetime | None = None
     policy: str = ""
     pause: LoopPause | None = None
+    only_advises: bool = False
 
 
 def decisions(
@@ -109,13 +111,13 @@ def loop_runs() -> list[LoopRun]:
         )
         for kind in SlowLoop.values
     }
-    services = list(Service.objects.annotate(**newest, **looked))
+    services = list(Service.objects.select_related("mode").annotate(**newest, **looked))
     ids = [getattr(service, name) for service in services for name in newest]
     epochs = Epoch.objects.annotate(decision_id=Min("decisions__id")).in_bulk([pk for pk in ids if pk is not None])
     pauses = _newest_pauses()
     found = []
     for service in services:
-        policy = service.own_policy()
+        policy, control_mode = service.own_policy(), getattr(service, "mode", None)
         knobs = policy.knobs
         times = loop_times.times(knobs)
         for loop in Loop:
@@ -131,6 +133,7 @@ def loop_runs() -> list[LoopRun]:
                 looked_at=getattr(service, f"{loop.value}_looked_at") if slow else None,
                 policy=policy.name,
                 pause=pauses.get((service.pk, loop.value)),
+                only_advises=slow and bool(service.acting_policy) and not (control_mode and control_mode.decides),
             )
             found.append(run)
     return found

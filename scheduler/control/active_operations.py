@@ -18,7 +18,7 @@ from core.controllers.fleet.explain import gpus_of
 from core.types import CarbonPlan, Loop, Mode, PartitionOption, PoolKey, SiteView
 from pools.models import Pool, Service
 from scheduler.json_values import workers_from_json
-from scheduler.models import ControlMode, LoopPause, Override, OverrideKind, ServiceMode
+from scheduler.models import LoopPause, Override, OverrideKind, ServiceMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,7 @@ def acts(service: Service) -> bool:
 
 def loops_run(service: Service) -> bool:
     """Says whether the service's slow loops take turns for the fleet: their plans act, or wait for approval."""
-    if not service.acting_policy:
-        return True  # the configured policy is in force: it acts
-    control_mode = control_mode_of(service)
-    return control_mode.acts or control_mode.mode == ControlMode.APPROVE
+    return not service.acting_policy or control_mode_of(service).decides  # without: the configured one acts
 
 
 def planned_around(service: Service, now: datetime | None = None) -> tuple[Override, ...]:

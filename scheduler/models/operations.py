@@ -56,6 +56,11 @@ class ServiceMode(models.Model):
         """Says whether the loops of the policy in force carry out what they decide."""
         return self.mode == ControlMode.ACT or (self.mode == ControlMode.ADVISE and not self.gateways_only)
 
+    @property
+    def decides(self) -> bool:
+        """Says whether slow loops take turns for the fleet: their plans act, or wait for approval."""
+        return self.acts or self.mode == ControlMode.APPROVE
+
 
 class Intervention(models.Model):
     """The fields that pauses and overrides have in common.

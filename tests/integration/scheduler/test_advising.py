@@ -102,6 +102,7 @@ def test_advice_begins_anew_when_another_policy_is_configured_and_ends_when_it_a
     given = advising.run(running, now + timedelta(seconds=1))
     assert given[0].comparison["advised"]["policy"] == "freesh"
     assert {run.epoch.advisory for run in selectors.loop_runs() if run.epoch} == {False}
+    assert {run.only_advises for run in selectors.loop_runs()} == {False}
     service_policy.change(running, "greenserve_epochs", {})  # in force
     running.refresh_from_db()
     assert advising.run(running, now + timedelta(seconds=61)) == []
@@ -116,6 +117,7 @@ def test_policy_that_has_not_acted_advises_and_nothing_starts(service: Service, 
     tasks.run_epochs("shard")
     assert Epoch.objects.filter(advisory=True).count() == 3
     assert not Epoch.objects.filter(advisory=False).exists()
+    assert {run.only_advises for run in selectors.loop_runs() if run.kind != "clock"} == {True}
     assert not Instance.objects.exists()
     service.refresh_from_db()
     sides = advising.side_by_side(service, timezone.now())

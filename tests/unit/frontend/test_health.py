@@ -93,6 +93,13 @@ def old_epoch(status: str = "applied") -> SimpleNamespace:
     return SimpleNamespace(due_at=at, finished_at=at, period_s=60.0, status=status, error="", solve_s=0.1)
 
 
+@pytest.mark.parametrize("epoch", [old_epoch(), old_epoch("failed"), None])
+def test_loop_that_only_advises_is_neither_late_nor_trouble(epoch):
+    (found,) = loop_health.judge_loops([LoopRun("carbon", "chat", epoch, 60.0, only_advises=True)], NOW_S)
+    assert found.words == "only advises"
+    assert attention.items(well(loops=(found,)), frames.slo(target=0.9)) == ()
+
+
 @pytest.mark.parametrize("epoch", [old_epoch(), old_epoch("failed"), old_epoch("infeasible"), None])
 def test_paused_loop_says_by_whom_until_when_and_why(epoch):
     own = pause(NOW_S - 800, NOW_S + 900)
