@@ -141,7 +141,7 @@ def test_trail_is_filtered_read_and_downloaded(
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV").click()
     text = download.value.path().read_text()
-    assert text.startswith("at_utc,who,")
+    assert text.startswith("entry,at_utc,who,")
     assert text.count("\n") == 2
 
 
