@@ -65,10 +65,11 @@ class Load:
     seen: Counter[str] = field(default_factory=Counter)
     stopping: bool = False
     sent: int = 0
+    begun: int = 0  # streams of which something came and the end did not
 
     async def client(self, number: int, **fields: Any) -> None:
         while not self.stopping:
-            stream = number % 3 != 0
+            stream = number % 4 != 0  # not as many as there are engines: one would have all that are no streams
             self.sent += 1
             self.seen[await self.ask(stream=stream, **fields)] += 1
             await asyncio.sleep(self.pause_s)
@@ -85,6 +86,7 @@ class Load:
                 if response.status != 200:
                     return f"{response.status}"
                 async for piece in response.content.iter_any():
+                    self.begun += stream and not text
                     text += piece.decode()
         except aiohttp.ClientConnectorError:
             return "refused"
@@ -94,6 +96,8 @@ class Load:
             if not answered:
                 return "closed before an answer"
             return "error event" if '"error"' in text.rsplit("data: ", 1)[-1] else "cut without a word"
+        finally:
+            self.begun -= stream and bool(text)
         whole = text.endswith("data: [DONE]\n\n") if stream else '"usage"' in text
         return "ok" if whole else "ended too soon"
 
@@ -153,6 +157,7 @@ async def test_only_streams_of_the_engine_itself_are_hurt_when_it_is_killed_or_f
         clients = [asyncio.create_task(load.client(n)) for n in range(12)]
         await until("all engines at work", lambda: load.seen["ok"] >= 40)
         assert set(load.seen) == {"ok"}
+        await until("streams under way at all engines", lambda: load.begun >= 7)
         victim = engines[0][0]
         victim.send_signal(number)
         at = load.sent
