@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -15,6 +13,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from core.cells import csv_text
 from core.policy import presets
 from frontend import formats
 from pools.access.audit import actor_of
@@ -107,17 +106,9 @@ def trial(request: HttpRequest, trial_id: int) -> HttpResponse:
 @needs(Right.VIEW)
 def differences_csv(request: HttpRequest, trial_id: int) -> HttpResponse:
     found = outcome.of(_visible(request, trial_id))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in found.differences:
-        own = row.difference
-        ends = (None, None, None) if own is None else (own.mean, own.low, own.high)
-        unit = row.unit or found.currency
-        of_what = "share of A" if row.share else unit
-        writer.writerow((row.key, unit, own.pairs if own else 0, row.mean_a, row.mean_b, *ends, of_what))
     headers = {"Content-Disposition": f'attachment; filename="greenserve-trial-{trial_id}.csv"'}
-    return HttpResponse(out.getvalue(), content_type="text/csv; charset=utf-8", headers=headers)
+    text = csv_text(COLUMNS, (_cells(row, found.currency) for row in found.differences))
+    return HttpResponse(text, content_type="text/csv; charset=utf-8", headers=headers)
 
 
 @require_POST
@@ -134,6 +125,14 @@ def cancel_trial(request: HttpRequest, trial_id: int) -> HttpResponse:
 def _visible(request: HttpRequest, trial_id: int) -> Trial:
     rows = visibility.of_services(request.user, Trial.objects.select_related("service", "created_by"))
     return get_object_or_404(rows, pk=trial_id)
+
+
+def _cells(row: Difference, currency: str) -> tuple[object, ...]:
+    """Returns a row of the CSV, by COLUMNS."""
+    own = row.difference
+    ends = (None, None, None) if own is None else (own.mean, own.low, own.high)
+    unit = row.unit or currency
+    return row.key, unit, own.pairs if own else 0, row.mean_a, row.mean_b, *ends, "share of A" if row.share else unit
 
 
 def _words(row: Difference, currency: str) -> dict[str, Any]:
