@@ -45,6 +45,7 @@ class Env:
     worker_hosts: str  # where they may be
     demo: bool
     demo_speedup: float
+    demo_days: int  # of synthetic history that the demo begins with; 0: none
     demo_rps: float  # mean rate of the demo's own traffic; 0: none
     log_level: str
     carbon_hosts: frozenset[str] = frozenset()  # mirrors of carbon providers that feeds may name
@@ -113,6 +114,7 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         ),
         demo=get("GREENSERVE_DEMO", True, _flag, "write 1 or 0"),
         demo_speedup=get("GREENSERVE_DEMO_SPEEDUP", 30.0, _number(1, 1000), "give a number between 1 and 1000"),
+        demo_days=get("GREENSERVE_DEMO_DAYS", 7, _count(31, 0), "give a number of days between 0 and 31"),
         demo_rps=get("GREENSERVE_DEMO_RPS", 3.0, _number(0, 1000), "give requests per second between 0 and 1000"),
         log_level=get("GREENSERVE_LOG_LEVEL", "INFO", _one_of(LOG_LEVELS), f"write one of {', '.join(LOG_LEVELS)}"),
         carbon_hosts=get("GREENSERVE_CARBON_HOSTS", frozenset(), _names, "give names of hosts with commas between"),
@@ -192,10 +194,10 @@ def _port(raw: str) -> int:
     return number
 
 
-def _count(most: int) -> Callable[[str], int]:
+def _count(most: int, least: int = 1) -> Callable[[str], int]:
     def parse(raw: str) -> int:
         number = int(raw)
-        if not 1 <= number <= most:
+        if not least <= number <= most:
             raise ValueError
         return number
 

@@ -230,6 +230,7 @@ if MAIL_SERVER is not None:
 # -- GreenServe ------------------------------------------------------------------------------------
 
 DEMO = ENV.demo
+DEMO_DAYS = ENV.demo_days if ENV.demo else 0
 DEMO_SPEEDUP = ENV.demo_speedup if ENV.demo else 1.0
 # Periods of the loops in seconds, and what holds for all services; the rest is for their policies to say
 # (core.policy.presets). The demo runs the slow ones faster, and says so.

@@ -46,6 +46,8 @@ def prepare() -> Plan:
         from pools.demo import ensure_demo_credentials
 
         call_command("load_demo", stdout=sys.stderr)
+        if settings.DEMO_DAYS:
+            call_command("seed_demo", stdout=sys.stderr)
         credentials = ensure_demo_credentials(settings.ENV.var_dir)
     from pools.models import simulated_gpus
 

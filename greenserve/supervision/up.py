@@ -76,7 +76,7 @@ def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], N
 
 def _start(config: env.Env, supervisor: Supervisor, nodes: SimulatedNodes, report: Callable[[str], None]) -> Plan:
     start_servers(config, supervisor, report)
-    report("database: migrating" + (" and loading the demo fleet" if config.demo else ""))
+    report("database: migrating" + (", and loading the demo fleet and its history" if config.demo else ""))
     if config.worker_token is not None:
         env.keep_secret(product_processes.worker_token_file(config), config.worker_token)
     gateways = [supervisor.start(spec) for spec in product_processes.gateways(config)]

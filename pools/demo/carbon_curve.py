@@ -3,7 +3,7 @@
 Three shapes of real grids, so that the cleanest site changes over the day:
 - solar: gas-fired nights, a midday trough (the "duck curve"), a steep evening ramp;
 - wind: clean at night, dirtier when demand peaks in the afternoon;
-- coal: high all day with a morning and an evening shoulder, and one step without a value, so that null is seen.
+- coal: high all day with a morning and an evening shoulder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ STEP_S = 300
 STEPS = 86_400 // STEP_S
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 SOURCE = "synthetic demo day, formula in pools/demo/carbon_curve.py"
-GAP = ("US-PJM-AEP", 150)  # (zone, step): the feed has no value there
 
 
 def _bump(hour: float, centre: float, width: float) -> float:
@@ -62,7 +61,7 @@ def rows() -> Iterator[tuple[str, str, str, str, str, str, str, str]]:
         for step in range(STEPS):
             start = DAY + timedelta(seconds=step * STEP_S)
             end = start + timedelta(seconds=STEP_S)
-            value = "" if (zone, step) == GAP else f"{curve((step + 0.5) * STEP_S / 3600.0):.1f}"
+            value = f"{curve((step + 0.5) * STEP_S / 3600.0):.1f}"
             since, until = (f"{moment:%Y-%m-%dT%H:%M}Z" for moment in (start, end))
             yield (zone, since, until, "average", value, "gCO2e/kWh", "lifecycle", SOURCE)
 

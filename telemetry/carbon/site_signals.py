@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -54,11 +55,17 @@ class IntensityCurve:
         )
         chosen: Mapping[datetime, tuple[datetime, float | None]] = {s: (e, value) for s, e, value in points}
         self._spells = [(s.timestamp(), e.timestamp(), value) for s, (e, value) in sorted(chosen.items())]
+        self._longest_s = max((b - a for a, b, _ in self._spells), default=0.0)
+
+    def _near(self, start_s: float, end_s: float) -> Sequence[tuple[float, float, float | None]]:
+        """Returns the spells that may overlap [start_s, end_s), without going through all of them."""
+        first = bisect_left(self._spells, start_s - self._longest_s, key=_begins)
+        return self._spells[first : bisect_left(self._spells, end_s, key=_begins)]
 
     def mean(self, start_s: float, end_s: float, min_known_share: float = 1.0) -> float | None:
         """Mean over [start_s, end_s) in g/kWh, weighted by time; None when less than the given share is known."""
         known_s = total = 0.0
-        for spell_start_s, spell_end_s, value in self._spells:
+        for spell_start_s, spell_end_s, value in self._near(start_s, end_s):
             overlap_s = min(end_s, spell_end_s) - max(start_s, spell_start_s)
             if overlap_s > 0 and value is not None:
                 known_s += overlap_s
@@ -69,11 +76,16 @@ class IntensityCurve:
 
     def known_s(self, start_s: float, end_s: float) -> float:
         """For how long of [start_s, end_s) there is a value."""
-        overlaps = (min(end_s, b) - max(start_s, a) for a, b, value in self._spells if value is not None)
+        near = self._near(start_s, end_s)
+        overlaps = (min(end_s, b) - max(start_s, a) for a, b, value in near if value is not None)
         return sum(max(0.0, overlap_s) for overlap_s in overlaps)
 
     def at(self, at_s: float) -> float | None:
         return next((value for start_s, end_s, value in self._spells if start_s <= at_s < end_s), None)
+
+
+def _begins(spell: tuple[float, float, float | None]) -> float:
+    return spell[0]
 
 
 @dataclass(frozen=True, slots=True)

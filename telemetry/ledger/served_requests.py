@@ -36,7 +36,10 @@ WHERE r.pool_id = ANY(%s) AND r.started_at >= %s AND r.started_at < %s ORDER BY 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Requests by column. `who` is each one's place in `whose`: (service, tenant); its first is nobody."""
+    """Requests by column. `who` is each one's place in `whose`: (service, tenant); its first is nobody.
+
+    `requests`: how many each row stands for, which is 1 of all that are on record.
+    """
 
     spans: RequestSpans
     request_id: Sequence[str]
@@ -44,6 +47,7 @@ class Served:
     pool: Ints
     who: Ints
     whose: Sequence[tuple[str, int | None]]
+    requests: Ints
     prompt_tokens: Ints
     output_tokens: Ints
 
@@ -61,7 +65,8 @@ def served(site: Site, start: datetime, end: datetime) -> Served:
     who = _ints([places.setdefault(key, len(places)) for key in zip(service, tenant, strict=True)])
     started, instances = _ints(started_us), _ints(instance)
     spans = _spans(started, instances, _ints(prompt), _ints(output), *(_micros(v) for v in (queue_s, ttft_s, e2e_s)))
-    return Served(spans, request_id, started, _ints(pool), who, _in_order(places), _ints(prompt), _ints(output))
+    tokens = _ints(prompt), _ints(output)
+    return Served(spans, request_id, started, _ints(pool), who, list(places), np.ones_like(started), *tokens)
 
 
 def token_time(instance: Instance) -> TokenTime:
@@ -111,7 +116,3 @@ def _ints(values: Sequence[Any]) -> Ints:
 
 def _micros(values: Sequence[float]) -> Ints:
     return np.rint(np.array(values, dtype=np.float64) * US_PER_S).astype(np.int64)
-
-
-def _in_order(places: dict[tuple[str, int | None], int]) -> list[tuple[str, int | None]]:
-    return list(places)

@@ -17,7 +17,7 @@ from core.units import US_PER_S, ug_per_uj
 from pools.models import Gpu, Site
 from telemetry.ledger import rollup_carbon
 from telemetry.ledger.energy_entries import INTERVAL_S
-from telemetry.ledger.served_requests import Served, served
+from telemetry.ledger.served_requests import Served
 from telemetry.ledger.window_sources import INTERVALS, WINDOW_S, Basis
 from telemetry.storage import copying
 
@@ -86,7 +86,9 @@ class _Part:
     amounts: Mapping[str, Ints]
 
 
-def windows(site: Site, starts: Sequence[datetime], found: Mapping[datetime, Basis]) -> list[SettledWindow]:
+def windows(
+    site: Site, starts: Sequence[datetime], found: Mapping[datetime, Basis], requests: Served
+) -> list[SettledWindow]:
     """Returns the windows that begin at `starts` (sorted), which lie in one stretch that fits into memory."""
     end = starts[-1] + timedelta(seconds=WINDOW_S)
     numbers = np.array([_number(at) for at in starts], dtype=np.int64)
@@ -94,7 +96,6 @@ def windows(site: Site, starts: Sequence[datetime], found: Mapping[datetime, Bas
     entries["interval"] = entries.pop("start_us") // INTERVAL_US
     entries = _pick(entries, np.isin(entries["interval"] // INTERVALS, numbers))
     amounts = _amounts(entries, starts, found)
-    requests = served(site, starts[0], end)
 
     serving = entries["kind"] == SERVING
     intervals = Groups.by(*(entries[name][serving] for name in ("instance", "interval")))
@@ -113,7 +114,7 @@ def windows(site: Site, starts: Sequence[datetime], found: Mapping[datetime, Bas
         _counted(requests, numbers),
     ]
     lines = _lines(parts, requests.whose)
-    shares = _shares(found_pieces, requests, interval, shared)
+    shares = _shares(found_pieces, requests, interval, shared) if requests.request_id else {}
     emitted: dict[int, dict[rollup_carbon.Key, rollup_carbon.Emitted]] = {}
     carbon = amounts["carbon_ug"], amounts["carbon_unknown_uj"]
     minutes = rollup_carbon.by_minute(entries["interval"] * INTERVAL_US, entries["pool"], entries["kind"], *carbon)
@@ -195,11 +196,11 @@ def _of_requests(found: Pieces, requests: Served, interval: Ints, pool: Ints, sh
 
 
 def _counted(requests: Served, numbers: Ints) -> _Part:
-    """Returns each request once, with its tokens: in the window in which it started."""
+    """Returns each row of requests once, with its tokens: in the window in which it started."""
     window = requests.started_us // (INTERVAL_US * INTERVALS)
     here = np.isin(window, numbers)
     amounts = {
-        "requests": np.ones(int(here.sum()), dtype=np.int64),
+        "requests": requests.requests[here],
         "prompt_tokens": requests.prompt_tokens[here],
         "output_tokens": requests.output_tokens[here],
     }

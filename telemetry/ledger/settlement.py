@@ -17,14 +17,16 @@ from typing import Any
 import numpy as np
 from django.conf import settings
 from django.db import connection, transaction
+from numpy.typing import NDArray
 
 from core.units import US_PER_S
 from pools.models import Site
 from telemetry.ledger import rollup_carbon
-from telemetry.ledger.settled_window import SettledWindow, WindowLine, windows
+from telemetry.ledger.served_requests import Served, served
+from telemetry.ledger.settled_window import SettledWindow, windows
 from telemetry.ledger.window_sources import WINDOW_S, Basis, basis
 from telemetry.models import Settlement, StatementLine
-from telemetry.storage import copying, time_partitions
+from telemetry.storage import copying, synthetic, time_partitions
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +61,12 @@ def settle(now: datetime) -> int:
 def restate(now: datetime, since: datetime | None = None) -> int:
     """Settles again those windows whose sources changed; by default of as long as GREENSERVE_RESTATE_DAYS back.
 
-    Returns the number of windows that were restated.
+    What was made up stays as it is: nobody has the requests that it would be shared out among. Returns the number of
+    windows that were restated.
     """
-    since = _floor(since or now - timedelta(days=settings.GREENSERVE_RESTATE_DAYS))
+    since = since or now - timedelta(days=settings.GREENSERVE_RESTATE_DAYS)
+    made_up = synthetic.newest()
+    since = _floor(since if made_up is None else max(since, made_up.end_at))
     done = 0
     for site in Site.objects.all():
         start = since
@@ -73,13 +78,21 @@ def restate(now: datetime, since: datetime | None = None) -> int:
     return done
 
 
+def settle_sums(site: Site, start: datetime, end: datetime, requests: Served) -> None:
+    """Settles windows of which there are sums of requests, and no records."""
+    _settle(site, start, end, first=True, requests=requests)
+
+
 def version() -> int:
     """The ledger's version: all there is now. 0: nothing was settled yet."""
     return Settlement.objects.order_by("-id").values_list("id", flat=True).first() or 0
 
 
-def _settle(site: Site, start: datetime, end: datetime, *, first: bool) -> int:
-    """Windows of [start, end): those never settled, or those settled from what is no longer valid."""
+def _settle(site: Site, start: datetime, end: datetime, *, first: bool, requests: Served | None = None) -> int:
+    """Windows of [start, end): those never settled, or those settled from what is no longer valid.
+
+    `requests`: None: those on record.
+    """
     with transaction.atomic():
         # One after the other: ids come in the order of commits, so that a version is all that is at most its id.
         with connection.cursor() as cursor:
@@ -95,11 +108,13 @@ def _settle(site: Site, start: datetime, end: datetime, *, first: bool) -> int:
                 causes[at] = ("first",)
         if not causes:
             return 0
-        made = windows(site, sorted(causes), found)
-        time_partitions.ensure({at.date() for at in causes}, ("telemetry_requestshare",))
-        for window in made:
-            _write(site, window, found[window.start], latest.get(window.start), causes[window.start])
-        rollup_carbon.follow(site, {key: value for window in made for key, value in window.emitted.items()})
+        if requests is None:
+            recorded = served(site, min(causes), max(causes) + timedelta(seconds=WINDOW_S))
+            made = windows(site, sorted(causes), found, recorded)
+            rollup_carbon.follow(site, {key: value for window in made for key, value in window.emitted.items()})
+        else:
+            made = windows(site, sorted(causes), found, requests)
+        _write(site, made, found, latest, causes)
         if not first:
             log.info("restated %d windows of %s from %s on", len(made), site, made[0].start)
         return len(made)
@@ -110,65 +125,93 @@ def _changed(before: Mapping[str, Any], now: Basis) -> tuple[str, ...]:
 
 
 def _write(
-    site: Site, window: SettledWindow, made_from: Basis, before: Settlement | None, causes: Sequence[str]
+    site: Site,
+    made: Sequence[SettledWindow],
+    found: Mapping[datetime, Basis],
+    latest: Mapping[datetime, Settlement],
+    causes: Mapping[datetime, Sequence[str]],
 ) -> None:
-    number = _next_id()
-    shared = before is None or bool({"energy", "requests"} & set(causes))
-    Settlement.objects.create(
-        pk=number,
-        site=site,
-        start_at=window.start,
-        end_at=window.start + timedelta(seconds=WINDOW_S),
-        revision=0 if before is None else before.revision + 1,
-        cause=", ".join(causes),
-        sources=made_from.sources,
-        currency=site.currency,
-        energy_uj=sum(line.amounts["energy_uj"] for line in window.lines),
-        unattributed_uj=sum(line.amounts["energy_uj"] for line in window.lines if line.kind == "unattributed"),
-        shares_id=number if before is None or shared else before.shares_id,
+    numbers = dict(zip((window.start for window in made), _next_ids(len(made)), strict=True))
+    before = {at: latest[at] for at in numbers if at in latest}
+    shared = {at: at not in before or bool({"energy", "requests"} & set(causes[at])) for at in numbers}
+    Settlement.objects.bulk_create(
+        Settlement(
+            pk=numbers[window.start],
+            site=site,
+            start_at=window.start,
+            end_at=window.start + timedelta(seconds=WINDOW_S),
+            revision=before[window.start].revision + 1 if window.start in before else 0,
+            cause=", ".join(causes[window.start]),
+            sources=found[window.start].sources,
+            currency=site.currency,
+            energy_uj=sum(line.amounts["energy_uj"] for line in window.lines),
+            unattributed_uj=sum(line.amounts["energy_uj"] for line in window.lines if line.kind == "unattributed"),
+            shares_id=numbers[window.start] if shared[window.start] else before[window.start].shares_id,
+        )
+        for window in made
     )
-    if before is not None:
-        with connection.cursor() as cursor:
-            cursor.execute(REVERSE_SQL, [number, before.pk])
-    entry = StatementLine.LineEntry.ORIGINAL if before is None else StatementLine.LineEntry.RESTATED
-    StatementLine.objects.bulk_create([_row(number, entry, line) for line in window.lines], batch_size=2_000)
-    if shared:
-        _write_shares(number, window)
+    with connection.cursor() as cursor:
+        for at, row in before.items():
+            cursor.execute(REVERSE_SQL, [numbers[at], row.pk])
+    _write_lines([(numbers[window.start], window.start in before, window) for window in made])
+    _write_shares([(numbers[window.start], window) for window in made if shared[window.start]])
 
 
-def _row(number: int, entry: str, line: WindowLine) -> StatementLine:
-    return StatementLine(
-        settlement_id=number,
-        entry=entry,
-        kind=line.kind,
-        pool_id=line.pool_id,
-        service=line.service,
-        tenant_id=line.tenant_id,
-        **line.amounts,
-    )
-
-
-def _write_shares(number: int, window: SettledWindow) -> None:
-    shares = window.shares
-    count, start_us = len(shares.request_id), round(window.start.timestamp() * US_PER_S)
+def _write_lines(made: Sequence[tuple[int, bool, SettledWindow]]) -> None:
+    lines = [(number, again, line) for number, again, window in made for line in window.lines]
+    entries = StatementLine.LineEntry.ORIGINAL, StatementLine.LineEntry.RESTATED
     copying.write(
-        "telemetry_requestshare",
+        StatementLine._meta.db_table,
         [
-            copying.moments("start_at", np.full(count, start_us)),
-            copying.Column("settlement_id", copying.BIGINT, np.full(count, number)),
-            copying.moments("started_at", shares.started_us),
-            copying.text("request_id", shares.request_id),
-            copying.Column("prefill_uj", copying.BIGINT, shares.prefill_uj),
-            copying.Column("decode_uj", copying.BIGINT, shares.decode_uj),
-            copying.Column("gpu_us", copying.BIGINT, shares.gpu_us),
+            copying.Column("settlement_id", copying.BIGINT, np.array([number for number, _, _ in lines])),
+            copying.words("entry", [entries[again].value for _, again, _ in lines]),
+            copying.words("kind", [line.kind for _, _, line in lines]),
+            _numbers("pool_id", [line.pool_id for _, _, line in lines]),
+            copying.words("service", [line.service for _, _, line in lines]),
+            _numbers("tenant_id", [line.tenant_id for _, _, line in lines]),
+            *(
+                copying.Column(name, copying.BIGINT, np.array([line.amounts[name] for _, _, line in lines]))
+                for name in AMOUNTS
+            ),
         ],
     )
 
 
-def _next_id() -> int:
+def _numbers(name: str, values: Sequence[int | None]) -> copying.Column:
+    return copying.floats(name, values, copying.BIGINT)
+
+
+def _write_shares(made: Sequence[tuple[int, SettledWindow]]) -> None:
+    made = [(number, window) for number, window in made if window.shares.request_id]
+    if not made:
+        return
+    time_partitions.ensure({window.start.date() for _, window in made}, ("telemetry_requestshare",))
+    shares = [window.shares for _, window in made]
+    counts = [len(each.request_id) for each in shares]
+    start_us = [round(window.start.timestamp() * US_PER_S) for _, window in made]
+
+    def joined(name: str) -> NDArray[np.int64]:
+        return np.concatenate([getattr(each, name) for each in shares])
+
+    copying.write(
+        "telemetry_requestshare",
+        [
+            copying.moments("start_at", np.repeat(np.array(start_us, dtype=np.int64), counts)),
+            copying.Column("settlement_id", copying.BIGINT, np.repeat([number for number, _ in made], counts)),
+            copying.moments("started_at", joined("started_us")),
+            copying.text("request_id", [request_id for each in shares for request_id in each.request_id]),
+            copying.Column("prefill_uj", copying.BIGINT, joined("prefill_uj")),
+            copying.Column("decode_uj", copying.BIGINT, joined("decode_uj")),
+            copying.Column("gpu_us", copying.BIGINT, joined("gpu_us")),
+        ],
+    )
+
+
+def _next_ids(count: int) -> list[int]:
+    sql = "SELECT nextval(pg_get_serial_sequence('telemetry_settlement', 'id')) FROM generate_series(1, %s)"
     with connection.cursor() as cursor:
-        cursor.execute("SELECT nextval(pg_get_serial_sequence('telemetry_settlement', 'id'))")
-        return int(cursor.fetchone()[0])
+        cursor.execute(sql, [count])
+        return sorted(int(number) for (number,) in cursor.fetchall())
 
 
 def _latest(site: Site, start: datetime, end: datetime) -> dict[datetime, Settlement]:

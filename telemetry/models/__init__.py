@@ -5,9 +5,10 @@ from .budgets import Budget
 from .carbon import CarbonFeed, CarbonPoint
 from .demand import DemandSketch
 from .forecasts import ForecastScore, LoadPoint
+from .instruments import Instrument, InstrumentHour
 from .ledger import EnergyEntry, GpuEnergy, MeterMark
 from .rates import EmbodiedFactor, GpuRate, Pue, Tariff
-from .reports import Instrument, Report, ReportFile, ReportSchedule
+from .reports import Report, ReportFile, ReportSchedule
 from .requests import RequestRecord
 from .rollups import (
     EnergyRollup,
@@ -23,6 +24,7 @@ from .rollups import (
 )
 from .samples import GpuSample, IngestedBatches, InstanceSample
 from .settlement import RequestShare, Settlement, StatementHour, StatementLine
+from .synthetic import SyntheticHistory
 
 __all__ = [
     "Alert",
@@ -47,6 +49,7 @@ __all__ = [
     "IngestedBatches",
     "InstanceSample",
     "Instrument",
+    "InstrumentHour",
     "LengthRollup",
     "LoadPoint",
     "MeterMark",
@@ -63,6 +66,7 @@ __all__ = [
     "SloRollup",
     "StatementHour",
     "StatementLine",
+    "SyntheticHistory",
     "Tariff",
     "TenantRollup",
 ]

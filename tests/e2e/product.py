@@ -44,6 +44,7 @@ def wait_for(what: str, probe: Callable[[], T], timeout_s: float, every_s: float
 class Product:
     var_dir: Path
     traffic_rps: float = 3.0
+    days: int = 0  # of synthetic history
     web_port: int = field(default_factory=free_port)
     gateway_port: int = field(default_factory=free_port)
 
@@ -55,6 +56,7 @@ class Product:
             "GREENSERVE_WEB_PORT": str(self.web_port),
             "GREENSERVE_GATEWAY_PORT": str(self.gateway_port),
             "GREENSERVE_DEMO_RPS": str(self.traffic_rps),
+            "GREENSERVE_DEMO_DAYS": str(self.days),
         }
 
     @property

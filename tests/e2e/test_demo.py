@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow("the demo's first minutes")]
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     chrome.chromium()
-    product = Product(tmp_path_factory.mktemp("demo"))
+    product = Product(tmp_path_factory.mktemp("demo"), days=7)
     try:
         product.up()
         yield product

@@ -38,6 +38,7 @@ def test_defaults_are_the_documented_ones_when_nothing_is_set(tmp_path: Path) ->
         ("GREENSERVE_DEBUG", "2", "1 or 0"),
         ("GREENSERVE_DEMO_SPEEDUP", "0.5", "between 1 and 1000"),
         ("GREENSERVE_DEMO_SPEEDUP", "nan", "between 1 and 1000"),
+        ("GREENSERVE_DEMO_DAYS", "32", "between 0 and 31"),
         ("GREENSERVE_DEMO_RPS", "-1", "between 0 and 1000"),
         ("GREENSERVE_LOG_LEVEL", "LOUD", "DEBUG, INFO, WARNING, ERROR"),
         ("GREENSERVE_CARBON_HOSTS", "mirror.example,10.0.0.1", "names of hosts"),

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from pools import demo
+from pools.demo import carbon_curve
 from pools.models import Service, Site
 from scheduler.control.apply import fleet_messages
 from telemetry import tasks
@@ -120,10 +121,14 @@ def test_other_feeds_are_refreshed_when_one_fails(feed):
     ]
 
 
-def test_null_stays_null_when_the_feed_has_no_value():
-    demo.load()
-    feed = CarbonFeed.objects.get(site__name="location-3")
-    gap = START + 150 * 10.0
+def test_null_stays_null_when_the_feed_has_no_value(feed, tmp_path):
+    gap, step = START + 150 * 10.0, 150
+    lines = carbon_curve.FILE.read_text().splitlines(keepends=True)
+    i = next(i for i, line in enumerate(lines) if line.startswith("US-PJM-DOM,")) + step
+    zone, since, until, signal, _, rest = lines[i].split(",", 5)
+    lines[i] = ",".join((zone, since, until, signal, "", rest))
+    (tmp_path / "day.csv").write_text("".join(lines))
+    feed.config["file"] = str(tmp_path / "day.csv")
     refresh_feed(feed, moment(gap + 1))
     point = feed.points.get(start_at=moment(gap), forecast=False)
     assert (point.value_g_per_kwh, point.raw_value) == (None, None)
