@@ -22,7 +22,7 @@ from .plot_style import (
     short,
     silences,
     site_bar,
-    site_style,
+    site_hatched,
 )
 
 KIND_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
@@ -40,13 +40,7 @@ def power(frame: PowerFrame, look: Look) -> Figure:
     common = {"type": "bar", **look.grid(window.middles_s), "width": window.bucket_s * 1_000}
     traces = []
     for site in frame.sites:
-        solid, (colour, _) = site_bar(look, site.colour), site_style(site.colour)
-        hatched = {
-            "color": colour,
-            "opacity": 0.6,
-            "line": {"width": 0},
-            "pattern": {"shape": "/", "size": 5, "solidity": 0.4, "fgcolor": colour, "bgcolor": look.theme.rule},
-        }
+        solid, hatched = site_bar(look, site.colour), site_hatched(look, site.colour)
         for name, values, marker in (("in use", site.in_use_w, solid), ("idle", site.idle_w, hatched)):
             traces.append(
                 common

@@ -10,9 +10,11 @@ from functools import lru_cache
 from typing import Any
 
 import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs_version
 
 from .plot_style import FONT, Figure, Look, Theme
 
+SCRIPT = f"plotly/plotly-cartesian-{get_plotlyjs_version()}.min.js"  # draws figures: a static file
 MOST_KINDS = 4_096
 Kind = tuple[Any, ...] | str
 _checked: set[Kind] = set()
@@ -36,12 +38,7 @@ def plot(
     `until_s`: until when it has values, None: times mean nothing to it. `stale`: all of it is too old. `lacking`: what
     is not in it, and why. `rest`: link to what it leaves out or adds up, and what that is.
     """
-    kind = (_kind(traces), _kind(layout))
-    if kind not in _checked:
-        go.Figure(data=traces, layout=layout)
-        if len(_checked) >= MOST_KINDS:
-            _checked.clear()
-        _checked.add(kind)
+    check(traces, layout)
     meta = {
         "question": question,
         "source": source,
@@ -53,6 +50,17 @@ def plot(
         "rest": rest,
     }
     return {"data": traces, "layout": layout | {"template": template(look.theme)}, "meta": meta}
+
+
+def check(traces: list[Figure], layout: Figure) -> None:
+    """Has Plotly check what it will draw. Raises ValueError, with the property's name."""
+    kind = (_kind(traces), _kind(layout))
+    if kind in _checked:
+        return
+    go.Figure(data=traces, layout=layout)
+    if len(_checked) >= MOST_KINDS:
+        _checked.clear()
+    _checked.add(kind)
 
 
 @lru_cache

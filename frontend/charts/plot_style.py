@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from telemetry.selectors.frames import DecisionTick, TimeRange
+from core.chart_values import COLOURS
+
+if TYPE_CHECKING:  # its package reads the database, of which figures of the laboratory know nothing
+    from telemetry.selectors.frames import TimeRange
 
 Figure = dict[str, Any]
 
-# Okabe and Ito's colour-blind safe palette. Each site has its place in it, everywhere; other series take the rest.
-SITE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 OTHERS_COLOUR = "#888E96"
 SERIES_COLOURS = ("#D55E00", "#56B4E9", "#CC79A7", OTHERS_COLOUR)
 DASHES = ("solid", "dot", "dashdot", "longdashdot")  # of the first series, then of those whose colours come again
@@ -89,7 +90,7 @@ def site_style(place: int | None) -> tuple[str, int]:
     """
     if place is None:
         return OTHERS_COLOUR, 0
-    return SITE_COLOURS[place % len(SITE_COLOURS)], place // len(SITE_COLOURS)
+    return COLOURS[place % len(COLOURS)], place // len(COLOURS)
 
 
 def site_line(place: int | None) -> tuple[str, str]:
@@ -107,6 +108,13 @@ def site_bar(look: Look, place: int | None) -> Figure:
         marker["pattern"] = {"shape": texture, "size": 6, "solidity": 0.3, "fgcolor": look.theme.paper}
         marker["pattern"]["bgcolor"] = colour
     return marker
+
+
+def site_hatched(look: Look, place: int | None) -> Figure:
+    """Returns the marker of that part of a site's bars which is idle: lighter and hatched."""
+    colour, _ = site_style(place)
+    pattern = {"shape": "/", "size": 5, "solidity": 0.4, "fgcolor": colour, "bgcolor": look.theme.rule}
+    return {"color": colour, "opacity": 0.6, "line": {"width": 0}, "pattern": pattern}
 
 
 def series_style(n: int) -> tuple[str, str]:
@@ -170,29 +178,8 @@ def layout(look: Look, window: TimeRange, axes: Figure, drawn_until_s: float | N
     }
 
 
-def decision_ticks(look: Look, ticks: Sequence[DecisionTick]) -> Figure:
-    """Marks at the foot of a chart: hover says what and why, a click follows `customdata`, the decision's page."""
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "decisions",
-        "x": look.times([tick.at_s for tick in ticks]),
-        "y": [0.5] * len(ticks),
-        "yaxis": "y9",
-        "showlegend": False,
-        "marker": {
-            "symbol": "line-ns-open",
-            "size": 10,
-            "line": {"width": 2},
-            "color": look.theme.muted,
-        },
-        "customdata": [tick.url for tick in ticks],
-        "text": [f"{tick.kind}, {tick.reason.replace('_', ' ')}: {_wrapped(tick.summary)}" for tick in ticks],
-        "hovertemplate": "%{text}<extra></extra>",
-    }
-
-
-def _wrapped(text: str, width: int = 60) -> str:
+def wrapped(text: str, width: int = 60) -> str:
+    """Returns up to four lines, in which nothing is taken for a tag."""
     lines, line = [], ""
     for word in text.replace("<", "\u2039").replace(">", "\u203a").split():
         if line and len(line) + len(word) >= width:

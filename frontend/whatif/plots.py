@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.cells import csv_text
+from core.chart_values import COLOURS
 from frontend import formats
 from frontend.charts.plot import plot
-from frontend.charts.plot_style import DASHES, SITE_COLOURS, Figure, Look, axis
+from frontend.charts.plot_style import DASHES, Figure, Look, axis
 from scheduler.whatif import comparing
 
 SOURCE = "the simulator: modelled, not measured"
@@ -33,7 +34,7 @@ class Shown:
 
 
 def colour(index: int) -> str:
-    return SITE_COLOURS[index % len(SITE_COLOURS)]
+    return COLOURS[index % len(COLOURS)]
 
 
 def pareto(runs: Sequence[Shown], against: str, currency: str, target: float, look: Look) -> Figure:
@@ -154,7 +155,7 @@ def ratios(runs: Sequence[Shown], look: Look) -> Figure:
             "name": row.label,
             "x": [comparing.AGAINST[key].label for key in keys],
             "y": [row.ratios[places[key]] for key in keys],
-            "marker": {"color": colour(row.index), "pattern": {"shape": "/" if row.index >= len(SITE_COLOURS) else ""}},
+            "marker": {"color": colour(row.index), "pattern": {"shape": "/" if row.index >= len(COLOURS) else ""}},
             "hovertemplate": f"{_safe(row.label)}: %{{y:.3f}} x<extra></extra>",
         }
         for row in rows
@@ -260,7 +261,7 @@ def _lines(
             "connectgaps": False,
             "line": {
                 "color": colour(index),
-                "dash": DASHES[index // len(SITE_COLOURS) % len(DASHES)],
+                "dash": DASHES[index // len(COLOURS) % len(DASHES)],
                 "width": 2,
                 "shape": "hvh",
             },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +130,8 @@ def _write(
 ) -> None:
     from core.simulator.lab import lab_charts, lab_document
     from core.simulator.lab.runs import found_of
+    from frontend.charts import value_figures
+    from frontend.charts.figure_page import write_page
 
     pictures = out.parent / "pictures"
     pictures.mkdir(parents=True, exist_ok=True)
@@ -137,10 +140,8 @@ def _write(
         mine = {run.label: jobs[own.name, run.label] for run in own.runs}
         results = {label: figures[job] for label, job in mine.items() if job in figures}
         found = found_of(own, results, {label: failed[job] for label, job in mine.items() if job in failed}, trace_file)
-        drawn = pictures / f"lab-{own.name}.svg"
+        drawn = pictures / f"lab-{own.name}.html"
         if results:
-            drawn.write_text(
-                lab_charts.svg(own.title, lab_charts.chart_of(own, results), found.bound), encoding="utf-8"
-            )
+            write_page(drawn, partial(value_figures.bars, lab_charts.chart_of(own, results, found.bound)))
         parts.append(lab_document.section(own, found, f"pictures/{drawn.name}"))
     out.write_text("\n".join(parts), encoding="utf-8")

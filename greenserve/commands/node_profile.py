@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +102,8 @@ def profile(
 ) -> None:
     """Measure an engine: a sweep of batches, clocks and TP degrees, then rising loads of the nine classes.
 
-    Beside the profile NAME.csv come NAME.run.csv (every repeat), NAME.loads.csv (every rate) and NAME.svg. What was
-    finished is in NAME.journal: the same command goes on from there. Ctrl-C gives the clocks back.
+    Beside the profile NAME.csv come NAME.run.csv (every repeat), NAME.loads.csv (every rate) and the picture
+    NAME.html. What was finished is in NAME.journal: the same command goes on from there. Ctrl-C gives the clocks back.
 
     \b
     greenserve node profile --model Llama3-8B --tp 1,2 --minutes 60 --out llama8b.csv
@@ -189,7 +190,9 @@ def _run(order: Order, node: ProfiledNode) -> list[Found]:
     journal = order.beside(".journal")
     with _progress() as on_progress:
         try:
-            return asyncio.run(run_profile(order, node, on_progress))
+            found = asyncio.run(run_profile(order, node, on_progress))
+            write_pictures(order, found)
+            return found
         except KeyboardInterrupt:
             click.echo(f"Stopped. What was finished is in {journal}; the same command goes on from there.", err=True)
             sys.exit(130)
@@ -241,6 +244,16 @@ def _left(at: Progress) -> str:
     return f"{minutes}:{seconds:02d} left"
 
 
+def write_pictures(order: Order, found: list[Found]) -> None:
+    """Writes a page with a picture of each TP degree. Raises OSError."""
+    from frontend.charts.figure_page import write_page
+    from frontend.charts.value_figures import panels
+    from pools.profiler.profile_picture import profile_panels
+
+    for one in found:
+        write_page(order.beside(".html", one.outcome.profile.tp), partial(panels, profile_panels(one.outcome)))
+
+
 def _show(order: Order, found: list[Found]) -> None:
     from pools.profiler.result import words
 
@@ -250,7 +263,7 @@ def _show(order: Order, found: list[Found]) -> None:
         for line in one.missed:
             click.echo(f"not measured: {line}")
         _show_rates(one)
-    click.echo(f"Written: {order.out}, {order.beside('.svg')} and beside them .run.csv, .loads.csv, .journal")
+    click.echo(f"Written: {order.out}, {order.beside('.html')} and beside them .run.csv, .loads.csv, .journal")
 
 
 def _show_rates(found: Found) -> None:

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,12 @@ RATIOS = (
 @SEED
 @JSON
 @click.option("--parquet", type=click.Path(path_type=Path), metavar="DIR", help="Write requests and energy as Parquet.")
-@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw the first instance over time.")
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.html",
+    help="Draw the first instance over time, as a page beside which the script that draws is put.",
+)
 @click.option(
     "--capacity",
     type=click.FloatRange(0.0, 1.0, min_open=True),
@@ -103,7 +109,7 @@ def simulate(
     seed: int | None,
     json_out: str | None,
     parquet: Path | None,
-    svg: Path | None,
+    picture: Path | None,
     capacity: float | None,
     stepping: str,
     quiet: bool,
@@ -124,12 +130,14 @@ def simulate(
         scenario = _prepare(scenario_file, settings, seed, [policy])
         requests = runner.requests_of(scenario, trace)
         with _progress(not quiet and json_out != "-") as progress, _stoppable(progress) as on_progress:
-            segments = DRAWN_SEGMENTS if svg else 0
+            segments = DRAWN_SEGMENTS if picture else 0
             run = runner.run_scenario(scenario, requests, policy, STEPPINGS[stepping], on_progress, parquet, segments)
-        if svg is not None:
-            from core.simulator.figures.instance_picture import instance_svg
+        if picture is not None:
+            from core.simulator.figures.instance_picture import instance_panels
+            from frontend.charts.figure_page import write_page
+            from frontend.charts.value_figures import panels
 
-            svg.write_text(instance_svg(run.outcome), encoding="utf-8")
+            write_page(picture, partial(panels, instance_panels(run.outcome)))
         figures = run.figures
         if capacity is not None and not run.outcome.partial:
             figures |= {"capacity_at_slo": runner.capacity(scenario, policy, capacity, trace)}

@@ -1,7 +1,7 @@
 """Profiles a node: for each TP degree an engine, its sweep, then its classes' loads; files of what came of it.
 
 Beside the profile `NAME.csv` lie `NAME.run.csv` (each repeat: `engine import run` reads it), `NAME.loads.csv` (each
-rate), `NAME.svg` and, while it goes on and after, `NAME.journal`.
+rate) and, while it goes on and after, `NAME.journal`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from .plan import (
     sweep,
 )
 from .plan_runner import ProgressCallback, go_through, started
-from .profile_picture import profile_svg
 from .profiling_journal import Journal
 from .result import ProfilingResult, evaluate
 
@@ -97,9 +96,10 @@ class Order:
     classes: tuple[ClassBounds, ...] = request_classes()
     effort: Effort = field(default_factory=Effort)
 
-    def beside(self, suffix: str) -> Path:
-        """Returns the path of a file that goes with the profile."""
-        return self.out.with_suffix(suffix)
+    def beside(self, suffix: str, tp: int | None = None) -> Path:
+        """Returns the path of a file that goes with the profile; with `tp`, of one that each TP degree has."""
+        own = f".tp{tp}" if tp is not None and len(self.tps) > 1 else ""
+        return self.out.with_suffix(f"{own}{suffix}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +267,7 @@ def _kv_tokens(metrics: str, key: Key) -> int | None:
 def _write(order: Order, found: Sequence[Found]) -> None:
     write_profile(order.out, *(one.outcome.profile for one in found))
     for one in found:
-        tp = "" if len(found) == 1 else f".tp{one.outcome.profile.tp}"
-        order.beside(f"{tp}.svg").write_text(profile_svg(one.outcome), encoding="utf-8")
-        _write_rows(order.beside(f"{tp}.run.csv"), one.repeats)
+        _write_rows(order.beside(".run.csv", one.outcome.profile.tp), one.repeats)
     _write_rows(order.beside(".loads.csv"), [row for one in found for row in one.loads])
 
 

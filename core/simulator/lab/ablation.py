@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from core.simulator.lab.experiment import CONVERSATION, Bar, Chart, Experiment, Results, Run, Table
+from core.chart_values import Bar, BarChart
+from core.simulator.lab.experiment import CONVERSATION, Experiment, Results, Run, Table
 
 Seeds = Sequence[int | None]  # None: the whole hour
 SEEDS: Seeds = tuple(range(1, 11))
@@ -123,10 +124,10 @@ def table(results: Results) -> Table:
     )
 
 
-def chart(results: Results) -> Chart:
+def chart(results: Results) -> BarChart:
     """Returns the bars of each idea's share of the saving."""
     shares = [(variant.label, share(results, variant, SEEDS)) for variant in (*OFF, *ALONE)]
-    return Chart(
+    return BarChart(
         "share of greenserve's saving, %, with its 95 % interval",
         tuple(Bar(label, found.mean, found.half) for label, found in shares),
     )

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from core.chart_values import BarChart
+
 if TYPE_CHECKING:
     from core.simulator.lab.bound import Bound
 
@@ -49,28 +51,12 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """`half`: of the width of its interval; None: it has none."""
-
-    label: str
-    value: float
-    half: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A picture in place of the energy of each run. `about`: what the bars are, with the unit."""
-
-    about: str
-    bars: tuple[Bar, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Experiment:
     """`trace`: a public trace that takes the workload's place; None: the scenario's own generator.
 
     `stands_in`: what is not the paper's own. `bound`: whether the clairvoyant bound is worked out beside the runs.
-    `listed`: labels of the runs that table and picture show; none: all of them. `table`, `chart`: of all runs.
+    `listed`: labels of the runs that table and picture show; none: all of them. `table`: of all runs. `chart`: of all
+    runs, in place of the energy of each.
     `decomposed`: label of the run whose energy is taken apart, from the bound up; empty: none.
     """
 
@@ -84,7 +70,7 @@ class Experiment:
     bound: bool = False
     listed: tuple[str, ...] = ()
     table: Callable[[Results], Table] | None = None
-    chart: Callable[[Results], Chart] | None = None
+    chart: Callable[[Results], BarChart] | None = None
     decomposed: str = ""
 
     def shown(self, results: Results) -> Results:

@@ -11,14 +11,14 @@ from core.simulator.lab.lab_charts import chart_of
 
 
 def section(experiment: Experiment, found: Found, picture: str) -> str:
-    """Writes the section of one experiment: what stands in for what, its picture, published beside simulated, and all
-    runs."""
+    """Writes the section of one experiment: what stands in for what, the link to its picture, published beside
+    simulated, and all runs."""
     results = found.results
     parts = [f"## {experiment.title}", ""]
     for words in (experiment.stands_in, *found.notes):
         parts += [words, ""] if words else []
     if results:
-        parts += [f"![{chart_of(experiment, results).about}]({picture})", ""]
+        parts += [f"[{chart_of(experiment, results).about}]({picture})", ""]
     if experiment.rows:
         rows = compared(experiment, results)
         parts += [*_lines(("", "published", "where", "simulated", "ratio"), map(_row, rows)), ""]

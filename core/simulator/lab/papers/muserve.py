@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from core.simulator.lab.experiment import Bar, Chart, Experiment, Results, Row, Run, change, saving, times
+from core.chart_values import Bar, BarChart
+from core.simulator.lab.experiment import Experiment, Results, Row, Run, change, saving, times
 
 _SERVICES = ("chat", "summaries", "titles", "assistant")
 _SCALING = "alpaserve_scaling {clock_floor_mhz: 200}"
@@ -171,9 +172,9 @@ _PUBLISHED = (  # mean completion time against FCFS's in %, and throughput as a 
 )
 
 
-def _completion(results: Results) -> Chart:
+def _completion(results: Results) -> BarChart:
     bars = tuple(Bar(label, own["e2e_s"]["mean"]) for label, own in results.items())
-    return Chart("mean completion time of each run, s (simulated)", bars)
+    return BarChart("mean completion time of each run, s (simulated)", bars)
 
 
 MUSERVE_ORDER = Experiment(

@@ -9,7 +9,8 @@ import plotly.graph_objects as go
 import pytest
 
 from frontend.charts import carbon_figure, figures
-from frontend.charts.plot_style import OTHERS_COLOUR, SITE_COLOURS, THEMES, Look, decision_ticks, site_bar, site_line
+from frontend.charts.decision_marks import decision_marks
+from frontend.charts.plot_style import COLOURS, OTHERS_COLOUR, THEMES, Look, site_bar, site_line
 from telemetry.selectors import largest_sites
 from telemetry.selectors.frames import CarbonFrame, DecisionTick, PowerFrame, SiteCarbon, SitePower, TimeRange
 from tests.unit.frontend import frames
@@ -59,7 +60,7 @@ def test_power_is_scaled_and_keeps_gaps_when_a_meter_was_silent():
 
 def test_site_has_the_same_colour_in_every_chart():
     power, carbon = figures.power(frames.power(), LOOK), carbon_figure.carbon(frames.carbon(), LOOK)
-    for label, colour in (("East", SITE_COLOURS[0]), ("West", SITE_COLOURS[1])):
+    for label, colour in (("East", COLOURS[0]), ("West", COLOURS[1])):
         assert {t["marker"]["color"] for t in power["data"] if t["name"] == label} == {colour}
         lines = [t["line"]["color"] for t in carbon["data"] if t["name"] == label and t["type"] == "scatter"]
         assert set(lines) <= {colour}
@@ -106,7 +107,7 @@ def test_only_the_site_without_a_feed_is_marked_and_named_in_the_chart_of_carbon
     assert not any(s["type"] == "rect" for s in figure["layout"]["shapes"])
     (dots,) = [s for s in figure["layout"]["shapes"] if s["line"].get("dash") == "2px,2px"]
     assert (dots["x0"], dots["x1"]) == ("1970-01-01 00:16:50", "1970-01-01 00:17:10")
-    assert dots["line"]["color"] == SITE_COLOURS[1]
+    assert dots["line"]["color"] == COLOURS[1]
     assert figure["meta"]["lacking"] == "West: no carbon feed"
     assert figure["meta"]["stale"] is False
     assert trace(figure, "East", type="bar")["y"] == [100.0, None, 200.0, 300.0]
@@ -152,7 +153,7 @@ def test_objective_is_a_line_and_budget_burn_is_in_the_hover():
 
 
 def test_decision_tick_links_to_its_page_and_cannot_carry_markup():
-    ticks = decision_ticks(LOOK, [TICK])
+    ticks = decision_marks(LOOK, [TICK])
     assert ticks["customdata"] == ["/decisions/7/"]
     assert "<b>" not in ticks["text"][0]
     assert "not worth it" in ticks["text"][0]
@@ -172,7 +173,7 @@ def test_times_are_short_where_even_and_listed_when_the_clock_changes_between_th
 def test_sites_differ_when_there_are_more_than_colours():
     lines = [site_line(place) for place in range(18)]
     assert len(set(lines)) == 18
-    assert (lines[0], lines[6][0]) == ((SITE_COLOURS[0], "solid"), SITE_COLOURS[0])
+    assert (lines[0], lines[6][0]) == ((COLOURS[0], "solid"), COLOURS[0])
     bars = [json.dumps(site_bar(LOOK, place)) for place in range(18)]
     assert len(set(bars)) == 18
     assert site_line(None) == (OTHERS_COLOUR, "solid")

@@ -33,7 +33,8 @@ def test_results_are_written_and_done_runs_are_known_when_asked_again(tiny):
     assert first.exit_code == 0, first.output
     assert "0 runs are known, 2 to do." in first.output
     assert "| green |" in out.read_text()
-    assert (tiny / "docs" / "pictures" / "lab-tiny.svg").is_file()
+    assert "[energy of each run, kWh (simulated)](pictures/lab-tiny.html)" in out.read_text()
+    assert '"y": ["pool", "green"]' in (tiny / "docs" / "pictures" / "lab-tiny.html").read_text()
     written = out.read_text()
     again = CliRunner().invoke(command.lab, ["tiny", "--out", str(out)])
     assert "2 runs are known, 0 to do." in again.output

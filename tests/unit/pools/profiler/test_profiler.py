@@ -15,7 +15,7 @@ from pools.load_generator import Seen
 from pools.profiler.counter_watch import CounterSeries, Log
 from pools.profiler.measurements import SeenRequests, mean_watts, saturation
 from pools.profiler.plan import DECODE, PREFILL, Bounds, RateSearch, loads, sweep
-from pools.profiler.profile_picture import profile_svg
+from pools.profiler.profile_picture import profile_panels
 from pools.profiler.profiling_journal import Journal, JournalError
 from pools.profiler.result import evaluate, hull, words
 from pools.profiler.session import whole
@@ -174,9 +174,13 @@ def test_the_engine_model_is_rescaled_when_it_knows_the_machine() -> None:
     assert found.against["decode"].time_mean == pytest.approx(-0.2)
     assert found.against["decode"].watts_mape == pytest.approx(0.25)
     assert found.scales[1410.0] == pytest.approx((1.25, 0.8))
-    svg = profile_svg(found)
-    assert svg.startswith("<svg ")
-    assert svg.count("<circle") == 2 * 2 * 2 + 5
+    time, power, hull = profile_panels(found).panels
+    assert [line.name for line in time.lines] == [f"1410 MHz, {which} contexts" for which in ("shorter", "longer")]
+    assert [list(line.x) for line in (*time.lines, *power.lines)] == [[1, 16]] * 4
+    assert [line.y for line in time.lines] == [
+        [row["t_s"] * 1e3 for row in rows if row["context_tokens"] == row["batch"] * each] for each in (100.0, 1000.0)
+    ]
+    assert len(hull.lines[0].x) == 5, "four corners, and the first again"
 
 
 def test_the_hull_has_the_corners_when_contexts_differ() -> None:

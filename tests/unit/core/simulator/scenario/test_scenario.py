@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import polars
@@ -242,11 +241,12 @@ def test_partial_result_is_left_when_interrupted(small: Path, tmp_path: Path, mo
 
 
 def test_picture_is_drawn_when_asked(small: Path, tmp_path: Path) -> None:
-    out = tmp_path / "instance.svg"
-    result = CliRunner().invoke(cli, ["simulate", str(small), "--svg", str(out)])
+    out = tmp_path / "instance.html"
+    result = CliRunner().invoke(cli, ["simulate", str(small), "--picture", str(out)])
     assert result.exit_code == 0, result.output
-    drawing = ElementTree.parse(out)
-    assert len(drawing.findall("{http://www.w3.org/2000/svg}polyline")) == 4
+    drawn = out.read_text()
+    for about in ("batch, sequences", "power, W", "KV cache, share", "waiting, requests"):
+        assert drawn.count(f'"text": "{about}"') == 2, "in the light theme and in the dark one"
 
 
 @pytest.mark.parametrize(
