@@ -12,12 +12,15 @@ from django.contrib.auth.models import User
 from django.db.models import QuerySet
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from frontend import formats
+from frontend import formats, reader_choices
 from frontend.api.resources.reports import download
+from frontend.charts import value_figures
+from frontend.fleet import chart_pages
 from pools.access import audit, rights
 from pools.access.rights import Right
 from pools.models import JobState
@@ -25,6 +28,7 @@ from scheduler.operations import visibility
 from telemetry.models import Report, ReportFile
 from telemetry.report_values.errors import BadReport
 from telemetry.report_values.lines import DIMENSIONS
+from telemetry.report_values.market import HOURLY, PERIOD
 from telemetry.report_values.period import last_period
 from telemetry.report_values.report_request import (
     FORMATS,
@@ -43,6 +47,11 @@ SHOWN = 50
 CHANGES_SHOWN = 40
 PIVOT_SHOWN = 500
 RECONCILIATION = "reconciliation"
+CHARTS = ("energy", "carbon")
+CHART_SOURCES = {
+    "energy": "settled ledger, metered at the GPUs, without PUE; hatched: idle",
+    "carbon": "settled ledger x PUE x grid average, location-based",
+}
 FORMAT_WORDS = {
     "pdf": "PDF",
     "xlsx": "XLSX",
@@ -52,8 +61,10 @@ FORMAT_WORDS = {
     "reconciliation": "reconciliation",
     "bill-csv": "bill CSV",
     "invoices": "invoices (PDF, one for each tenant)",
+    "scope2-csv": "Scope 2 by the hour (CSV)",
 }
 INVOICE = "invoice-"
+MATCHINGS_SHOWN = ((HOURLY, "by the hour"), (PERIOD, "over the period"))
 BASES_SHOWN = (
     ("usage", "by usage"),
     ("allocation", "by allocation"),
@@ -73,6 +84,7 @@ class Form:
     formats: tuple[str, ...] = USUAL_FORMATS
     baseline: bool = False
     basis: str = USUAL_BASIS
+    matching: str = HOURLY
     errors: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -85,6 +97,7 @@ class Form:
             formats=tuple(given.getlist("formats")),
             baseline="baseline" in given,
             basis=given.get("basis", USUAL_BASIS)[:20],
+            matching=given.get("matching", HOURLY)[:20],
             errors=errors or {},
         )
 
@@ -97,6 +110,7 @@ class Form:
             "formats": list(self.formats),
             "baseline": self.baseline,
             "basis": self.basis,
+            "matching": self.matching,
         }
 
 
@@ -133,8 +147,29 @@ def report(request: HttpRequest, report_id: int) -> HttpResponse:
         "more_changes": max(0, len(found.changes) - CHANGES_SHOWN),
         "newer": found.revised_by.filter(job__state=JobState.DONE).order_by("-revision").first(),
     }
-    part = "parts/report.html" if request.GET.get("part") else "report.html"
-    return render(request, f"frontend/{part}", context)
+    done = found.job.state == JobState.DONE
+    if request.GET.get("part"):
+        answer = render(request, "frontend/parts/report.html", context)
+        if done:
+            answer["HX-Refresh"] = "true"  # the page has its charts from now on, and the script that draws them
+        return answer
+    if done:
+        context |= {"charts": CHARTS, "charts_url": reverse("report-figures", args=[report_id])}
+    return render(request, "frontend/report.html", context)
+
+
+@never_cache
+@require_safe
+def report_figures(request: HttpRequest, report_id: int) -> HttpResponse:
+    """Draws the charts of a report's document, as its version has them."""
+    found = get_object_or_404(_visible_with_basis(request), pk=report_id, job__state=JobState.DONE)
+    look = reader_choices.look(request.GET)
+    charts = report_pivots.charts(found)
+    drawn = {
+        name: (value_figures.stacked(chart, look, CHART_SOURCES[name]), value_figures.stacked_table(chart))
+        for name, chart in charts.items()
+    }
+    return chart_pages.answer(request, f"report-{report_id}", {}, others=drawn, final=True)
 
 
 @never_cache
@@ -203,6 +238,7 @@ def _page(request: HttpRequest, form: Form, status: int = 200) -> HttpResponse:
         "dimensions": DIMENSIONS,
         "formats": [(name, FORMAT_WORDS[name]) for name in FORMATS],
         "bases": BASES_SHOWN,
+        "matchings": MATCHINGS_SHOWN,
         "reports": _rows(request),
     }
     return render(request, "frontend/reports.html", context, status=status)
@@ -288,6 +324,7 @@ def _row(report: Report) -> dict[str, Any]:
         "signed_by": report.signed_by,
         "signed_at": report.signed_at,
         "bill": summary.get("bill"),
+        "scope2": summary.get("scope2"),
         "signature": summary.get("signature"),
         "warnings": summary.get("warnings", ()),
         "files": files,

@@ -39,10 +39,16 @@ def report() -> None:
 @click.option("--zone", default="UTC", show_default=True, help="UTC, a time zone, or site: that of the one site.")
 @click.option("--by", default=None, help="Group by these, with commas: site,tenant,service,pool,model.")
 @click.option(
-    "--format", "formats", default=None, help="focus-csv,focus-parquet,csv,xlsx,pdf,bill-csv,invoices, with commas."
+    "--format",
+    "formats",
+    default=None,
+    help="focus-csv,focus-parquet,csv,xlsx,pdf,bill-csv,invoices,scope2-csv, with commas.",
 )
 @click.option(
     "--basis", default=None, help="Who bears what is shared: usage (if not given), allocation, marginal; none: no bill."
+)
+@click.option(
+    "--matching", default=None, help="How contracts for electricity cover what is used: hourly (if not given), period."
 )
 @click.option("--sites", default=None, help="Only these sites, with commas.")
 @click.option(
@@ -56,6 +62,7 @@ def make(
     by: str | None,
     formats: str | None,
     basis: str | None,
+    matching: str | None,
     sites: str | None,
     baseline: bool,
     out: Path | None,
@@ -68,7 +75,7 @@ def make(
     """
     given = {
         **{"period": period, "zone": zone, "by": by, "formats": formats, "basis": basis, "sites": sites},
-        "baseline": baseline,
+        **{"matching": matching, "baseline": baseline},
     }
     with database():
         from telemetry.models import Report

@@ -18,6 +18,11 @@ class Site(models.Model):
     name = models.SlugField(unique=True)
     label = models.CharField(max_length=100, help_text="Name shown to people, for example Ashburn.")
     grid_zone = models.CharField(max_length=40, help_text="The carbon feeds' name of the grid zone, for example DE.")
+    market = models.CharField(
+        max_length=60,
+        blank=True,
+        help_text="Market that its contracts for electricity must be from, for example AIB; empty: not declared.",
+    )
     time_zone = models.CharField(max_length=60, default="UTC", help_text="IANA name, for example Europe/Berlin.")
     pue = models.FloatField(
         default=1.54,

@@ -1,82 +1,16 @@
-"""Reports and what they rest on besides the ledger: contracts for electricity, and schedules."""
+"""Reports, their files, and their schedules."""
 
 from __future__ import annotations
 
-import math
-from decimal import Decimal
-
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator, validate_email
+from django.core.validators import validate_email
 from django.db import models
 from django.db.models import F, Q
 
 from pools.models import Job, Site
 from telemetry.report_values.errors import BadReport
 from telemetry.report_values.report_request import read
-
-VOLUME_KINDS = ("ppa", "certificate")
-
-
-class Instrument(models.Model):
-    """A contractual instrument for a site's electricity (GHG Protocol, Scope 2): what market-based emissions rest on.
-
-    A row is never changed: a report keeps what it used, and a correction is another row with `replaces`.
-    """
-
-    class InstrumentKind(models.TextChoices):
-        PPA = "ppa", "power purchase agreement"
-        CERTIFICATE = "certificate", "energy attribute certificates (REC, GO)"
-        SUPPLIER = "supplier", "supplier's own factor"
-        RESIDUAL = "residual", "residual mix"
-
-    site = models.ForeignKey(Site, on_delete=models.PROTECT, related_name="instruments")
-    kind = models.CharField(max_length=12, choices=InstrumentKind)
-    factor_g_per_kwh = models.DecimalField(
-        max_digits=10, decimal_places=4, validators=[MinValueValidator(Decimal(0))], help_text="gCO2e/kWh by contract."
-    )
-    volume_kwh = models.DecimalField(
-        max_digits=18,
-        decimal_places=3,
-        null=True,
-        blank=True,
-        help_text="What it covers from valid_from to valid_to, for PPAs and certificates; used evenly over that time.",
-    )
-    valid_from = models.DateTimeField()
-    valid_to = models.DateTimeField()
-    source = models.CharField(max_length=300, help_text="Contract or certificate numbers, or the disclosure.")
-    replaces = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="replaced_by")
-    entered_at = models.DateTimeField(auto_now_add=True)
-
-    class Meta:
-        ordering = ["site", "valid_from", "id"]
-        constraints = [
-            models.CheckConstraint(condition=Q(factor_g_per_kwh__gte=0), name="instrument_factor_not_negative"),
-            models.CheckConstraint(condition=Q(valid_to__gt=F("valid_from")), name="instrument_interval"),
-            models.CheckConstraint(
-                condition=Q(kind__in=VOLUME_KINDS, volume_kwh__gt=0)
-                | (~Q(kind__in=VOLUME_KINDS) & Q(volume_kwh__isnull=True)),
-                name="instrument_volume",
-            ),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.site} {self.kind} {self.factor_g_per_kwh} g/kWh"
-
-    def clean(self) -> None:
-        super().clean()
-        volume = self.volume_kwh
-        if self.kind in VOLUME_KINDS and not (isinstance(volume, int | float | Decimal) and 0 < volume < math.inf):
-            raise ValidationError({"volume_kwh": "above 0: an agreement or certificate covers so many kWh"})
-        if self.kind not in VOLUME_KINDS and volume is not None:
-            raise ValidationError({"volume_kwh": "leave it empty: a supplier's factor and a residual mix have none"})
-        if self.valid_from is not None and self.valid_to is not None and self.valid_to <= self.valid_from:
-            raise ValidationError({"valid_to": "later than valid_from"})
-        before = self.replaces
-        if before is not None and before.site_id != self.site_id:
-            raise ValidationError({"replaces": f"it is an instrument of {before.site}: choose one of this site"})
-        if before is not None and before.replaced_by.exclude(pk=self.pk).exists():
-            raise ValidationError({"replaces": "it is replaced already: choose the one that is valid now"})
 
 
 class ReportSchedule(models.Model):

@@ -11,19 +11,20 @@ from typing import Any
 
 import msgspec
 
+from .contracts import Contract
 from .inputs import ReportInputs
 from .lines import SloCount
-from .market import Contract
 from .period import Period
 
-WRITERS = 2  # raised when files of the same report come out as other bytes
+WRITERS = 3  # raised when files of the same report come out as other bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SiteBasis:
     """`rented`: some GPU-hour of the site has a rate in the period; if not, its cost is electricity only.
 
-    `colour` is the site's in all charts; None: a report from before sites had one, drawn by rank.
+    `colour` is the site's in all charts; None: a report from before sites had one, drawn by rank. `market` is where its
+    contracts must be from.
     """
 
     pk: int
@@ -33,6 +34,7 @@ class SiteBasis:
     rented: bool
     facility_uj: int
     colour: int | None = None
+    market: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,9 @@ class Basis:
     def version(self) -> str:
         """Report number, its revision, and the version of the ledger it was made from."""
         return f"R{self.number}.{self.revision}-L{self.ledger_version}"
+
+    def sites_by_rank(self) -> list[tuple[str, SiteBasis]]:
+        return sorted(self.sites.items(), key=lambda item: (item[1].rank, item[0]))
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = msgspec.to_builtins(self)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .line_blocks import MARKET
+from .line_blocks import MARKET, MARKET_MISSING
 from .totals import SUMMED, Totals
 
 BASES = ("usage", "allocation", "marginal")
@@ -29,7 +29,7 @@ BASIS_WORDS = {
     "marginal": "By marginal cost: tenants bear the energy that their load adds; capacity is the operator's.",
 }
 OPERATOR = "(operator)"  # in words, of the tenant None
-AMOUNT_NAMES = (*SUMMED, MARKET, "market_missing_uj")  # what a line of the bill has of `Totals`
+AMOUNT_NAMES = (*SUMMED, MARKET, MARKET_MISSING)  # what a line of the bill has of `Totals`
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from core.accounting.whole_shares import cut, whole_weights
 
 from .basis import Basis, DemandCharge
 from .bill import AMOUNT_NAMES, BASE, DIRECT, IDLE, TRANSITION, Bill, BillLine, DemandShare, ordered, part_totals
-from .line_blocks import MARKET, Block, wide
+from .line_blocks import Block, wide
 
 SERVING = "serving"
 # What hardware costs by its time, whether it works or not; all else follows the energy.
@@ -59,19 +59,15 @@ class BillSharing:
     _reserved: dict[str, Weights] = field(default_factory=dict)  # by service
 
     def add(self, block: Block) -> None:
-        """Takes a block in. Its lines have `market_ug` and `day` already (`totals.ReportTotals.add`)."""
-        lines = block.with_columns(
-            polars.when(polars.col(MARKET).is_null()).then(polars.col("facility_uj")).otherwise(0).alias(_MISSING),
-            polars.col(MARKET).fill_null(0),
-        )
-        serving = lines.filter(polars.col("kind") == SERVING)
+        """Takes a block in. Its lines have their market-based Scope 2 and `day` already (`totals.ReportTotals.add`)."""
+        serving = block.filter(polars.col("kind") == SERVING)
         for *key, amounts in _sums(serving, ("site", "pool", "service", "tenant", "currency")):
             _plus(self._direct, tuple(key), amounts)
             site, pool, service, *_ = key
             self._hold(site, self.services.get(pool or "", service), amounts)
         hour = self._use(serving)
         for start_s, day, site, pool, kind, currency, amounts in _sums(
-            lines.filter(polars.col("kind") != SERVING), ("start_s", "day", "site", "pool", "kind", "currency")
+            block.filter(polars.col("kind") != SERVING), ("start_s", "day", "site", "pool", "kind", "currency")
         ):
             service = self.services.get(pool) if pool else None
             if kind == IDLE:
@@ -223,9 +219,6 @@ def sharing_of(bill_basis: str, basis: Basis) -> BillSharing:
         for service, shares in basis.inputs.allocations.items()
     }
     return BillSharing(bill_basis, services, reserved)
-
-
-_MISSING = "market_missing_uj"
 
 
 def _order(tenant: Tenant) -> tuple[bool, str]:

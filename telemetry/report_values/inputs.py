@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .market import Contract, volume_words
+from .contracts import Contract
 
 PUE, TARIFF, GPU_RATE, EMBODIED, INTENSITY = "PUE", "tariff", "GPU-hour rate", "embodied carbon", "carbon intensity"
 CONTRACT, RESERVED = "contract for electricity", "reserved shares"
@@ -56,7 +56,7 @@ class ReportInputs:
             yield ReportInput(
                 kind=CONTRACT,
                 site=one.site,
-                value=f"{one.factor_g_per_kwh} gCO2e/kWh{volume_words(one)}",
+                value=f"{one.factor_g_per_kwh} gCO2e/kWh{one.words}",
                 source=one.source,
                 version=one.kind,
                 valid_from_s=one.start_s,

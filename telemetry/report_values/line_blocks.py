@@ -13,7 +13,7 @@ from .lines import ReportLine
 
 SCHEMA = {field.name: polars.Int64() if field.type == "int" else polars.String() for field in fields(ReportLine)}
 AMOUNTS = tuple(name for name, kind in SCHEMA.items() if kind == polars.Int64() and name not in ("start_s", "end_s"))
-MARKET = "market_ug"  # null: not known
+MARKET, MARKET_MISSING = "market_ug", "market_missing_uj"  # what totals add to a line: see `ReportTotals.add`
 Block = polars.DataFrame
 
 

@@ -11,10 +11,11 @@ import msgspec
 from .bill import BASES
 from .errors import BadReport
 from .lines import DIMENSIONS
+from .market import HOURLY, MATCHINGS, PERIOD
 from .period import Period, parse_period
 
 BILL_FORMATS = ("bill-csv", "invoices")
-FORMATS = ("focus-csv", "focus-parquet", "csv", "xlsx", "pdf", *BILL_FORMATS)
+FORMATS = ("focus-csv", "focus-parquet", "csv", "xlsx", "pdf", *BILL_FORMATS, "scope2-csv")
 USUAL_FORMATS = ("csv", "xlsx", "pdf")
 USUAL_GROUPS = ("site", "service")
 SITE_ZONE = "site"
@@ -26,7 +27,8 @@ USUAL_BASIS = "usage"
 class ReportRequest:
     """A report as it was asked for. `sites`: only these; empty: all. `baseline`: replay the requests to compare.
 
-    `basis`: how the bill shares out what is nobody's (`bill.BASES`), or none.
+    `basis`: how the bill shares out what is nobody's (`bill.BASES`), or none. `matching`: how contracts for electricity
+    cover the rows' energy; reports of before there was a choice matched over the period.
     """
 
     period: str
@@ -36,6 +38,7 @@ class ReportRequest:
     sites: tuple[str, ...] = ()
     baseline: bool = False
     basis: str = NO_BILL
+    matching: str = PERIOD
 
     def as_json(self) -> dict[str, Any]:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
@@ -80,6 +83,9 @@ def read(given: Mapping[str, Any], zones: Mapping[str, str]) -> ReportRequest:
     if not formats:
         raise BadReport("formats", f"name at least one of {', '.join(FORMATS)}")
     basis = _basis(given, formats)
+    matching = given.get("matching") or HOURLY
+    if matching not in MATCHINGS:
+        raise BadReport("matching", f"'{matching}' is no way of matching; choose from {', '.join(MATCHINGS)}")
     request = ReportRequest(
         period=period.strip(),
         zone=zone,
@@ -88,6 +94,7 @@ def read(given: Mapping[str, Any], zones: Mapping[str, str]) -> ReportRequest:
         sites=sites,
         baseline=baseline,
         basis=basis,
+        matching=str(matching),
     )
     request.span()
     return request

@@ -9,22 +9,23 @@ from zoneinfo import ZoneInfo
 
 from .basis import Basis, SiteBasis
 from .bill import Bill
+from .contracts import KIND_WORDS
 from .inputs import ReportInput
 from .lines import joules
-from .market import SiteMarket
+from .market import HOURLY
 from .period import Period
 from .report_request import ReportRequest
+from .scope2 import Scope2
 from .signature import signature
 from .table import COLUMNS, NAMES, Cell, Column
 from .totals import Day, Group, ReportTotals, Totals
 from .unit_scale import energy_words
 
 DAY_COLUMNS = ("energy_kwh", "idle_kwh", "scope2_location_kgco2e", "scope2_market_kgco2e", "cost", "output_tokens")
-KIND_WORDS = {
-    "ppa": "power purchase agreement",
-    "certificate": "certificates",
-    "supplier": "supplier's own factor",
-    "residual": "residual mix",
+MATCHING_WORDS = {
+    "hourly": "by contracts, matched hour by hour: what is generated in an hour covers at most what is used in it",
+    "period": "by contracts, matched over the period: what is generated in an hour may cover any other (as in annual "
+    "matching)",
 }
 
 
@@ -35,7 +36,7 @@ class Statement:
     request: ReportRequest
     period: Period
     basis: Basis
-    markets: Mapping[str, SiteMarket]
+    scope2: Scope2
     rows: Sequence[Group]
     days: Sequence[Day]
     total: Totals
@@ -49,7 +50,7 @@ class Statement:
             request=request,
             period=request.span(),
             basis=basis,
-            markets=totals.markets,
+            scope2=totals.scope2,
             rows=totals.rows(),
             days=totals.days_and_sites(),
             total=totals.total(),
@@ -107,8 +108,12 @@ class Statement:
         local = datetime.fromtimestamp(at_s, UTC).astimezone(ZoneInfo(self.period.zone))
         return f"{local:%Y-%m-%d %H:%M} {self.period.zone}"
 
+    def local_hour(self, at_s: int) -> int:
+        """Returns the hour of the day by the clock of the period's zone."""
+        return datetime.fromtimestamp(at_s, ZoneInfo(self.period.zone)).hour
+
     def sites(self) -> list[tuple[str, SiteBasis]]:
-        return sorted(self.basis.sites.items(), key=lambda item: (item[1].rank, item[0]))
+        return self.basis.sites_by_rank()
 
     # -- rows --------------------------------------------------------------------------------------
 
@@ -154,7 +159,7 @@ class Statement:
         )
         yield (
             "Scope 2 after the GHG Protocol: location-based by the grid's average intensity in each interval; "
-            "market-based by contracts. Marginal intensities are not in it."
+            f"market-based {MATCHING_WORDS[self.request.matching]}. Marginal intensities are not in it."
         )
         yield (
             "Embodied carbon after SCI 1.1, M = TE x (TiR / EL) x (RR / ToR). SCI = (E x I + M) / R with an output "
@@ -163,16 +168,30 @@ class Statement:
         yield "An empty cell is not known; it is never nothing. docs/reports.md explains each column."
 
     def _contracts(self) -> Iterator[str]:
-        for name, market in self.markets.items():
-            label = self.basis.sites[name].label
-            for cover in market.covers:
+        year = datetime.fromtimestamp(self.period.start_s, UTC).year
+        missing = self.scope2.by_site()
+        for name, market in self.scope2.sites.items():
+            site = self.basis.sites[name]
+            for cover in market.covers(self.request.matching):
                 contract = cover.contract
                 yield (
-                    f"{label}: {energy_words(cover.covered_uj)} by {KIND_WORDS[contract.kind]} at "
+                    f"{site.label}: {energy_words(cover.covered_uj)} by {KIND_WORDS[contract.kind]} at "
                     f"{contract.factor_g_per_kwh} gCO2e/kWh ({contract.source})."
                 )
-            if market.uncovered_uj:
-                yield f"{label}: {energy_words(market.uncovered_uj)} have no contract; market-based Scope 2 is unknown."
+                for gap in contract.unproven(site.market, year):
+                    yield f"{site.label}: {contract.source}: {gap}. Scope 2 Guidance, table 7.1."
+            sums = missing.get(name)
+            if sums is None:
+                continue
+            left_uj = sums.hourly_missing_uj if self.request.matching == HOURLY else sums.period_missing_uj
+            if left_uj:
+                yield (
+                    f"{site.label}: {energy_words(left_uj)} have no contract, supplier's factor or residual mix: "
+                    "market-based Scope 2 is unknown. Enter the market's residual mix for them."
+                )
+            if sums.silent_hours:
+                hours = f"{sums.silent_hours:,} hours"
+                yield f"{site.label}: in {hours} a contract's generation is not known: it covers nothing then."
 
     @property
     def demand_by_currency(self) -> dict[str, int]:

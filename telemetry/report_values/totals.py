@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, TypeVar
 
 import polars
 
-from .line_blocks import AMOUNTS, MARKET, Block, wide
+from core.accounting.whole_shares import cut
+
+from .line_blocks import AMOUNTS, MARKET, MARKET_MISSING, Block, wide
 from .lines import SloCount
-from .market import SiteMarket
+from .scope2 import Scope2
 
 IDLE_KINDS = ("idle", "transition")
 NOBODYS = frozenset({"tenant"})  # idle energy has none: groups by these cannot say what share is idle
 Key = tuple[str | None, ...]
 K = TypeVar("K")
 SUMMED = tuple(name for name in AMOUNTS if name != "requests")  # those are counted where they began: `add_slo`
+MEASURES = ("lines", *SUMMED, "idle_uj", MARKET, "market_missing_uj")
 
 
 @dataclass(slots=True)
@@ -60,8 +63,8 @@ class Totals:
         self.without_tokens += count.without_tokens
 
     def __iadd__(self, other: Totals) -> Totals:
-        for item in fields(self):
-            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
 
     def metered(self, amount: int) -> int | None:
@@ -151,29 +154,57 @@ class ReportTotals:
     """A report's totals: rows by group, and by day and site; all of them sums of the same lines."""
 
     by: tuple[str, ...]
-    markets: Mapping[str, SiteMarket]
+    scope2: Scope2
     days: Sequence[tuple[str, int, int]]
     groups: dict[tuple[Key, str | None], Totals] = field(default_factory=dict)
     daily: dict[tuple[str, str], Totals] = field(default_factory=dict)
     _day_of: dict[int, str] = field(default_factory=dict)
 
     def add(self, block: Block) -> Block:
-        """Adds a block up, and returns it with the market-based Scope 2 of each line."""
-        block = block.with_columns(
-            self._market_ug(block),
+        """Adds a block up, and returns it with each line's market-based Scope 2: what is known, and of how much not.
+
+        A block has whole hours, and blocks come in the order of time.
+        """
+        block = self._with_market(block).with_columns(
             polars.col("start_s").replace_strict(self._days_of(block), return_dtype=polars.String).alias("day"),
         )
-        for *key, currency, totals in _sums(block, (*self.by, "currency")):
-            _at(self.groups, (tuple(key), currency)).__iadd__(totals)
-        for date, site, totals in _sums(block, ("day", "site")):
+        self._add(sums_of_lines(block, (*self.by, "currency")))
+        by = ("day", "site")
+        for date, site, totals in _each(sums_of_lines(block, by), by):
             _at(self.daily, (date, site)).__iadd__(totals)
         return block
 
-    def _market_ug(self, block: Block) -> polars.Series:
-        """Computes each line's market-based micrograms, in Python: a rate may have any number of digits."""
-        pairs = zip(block["site"].to_list(), block["facility_uj"].to_list(), strict=True)
-        found = [market.emitted_ug(uj) if (market := self.markets.get(site)) else None for site, uj in pairs]
-        return polars.Series(MARKET, found, dtype=polars.Int64)
+    def add_sums(self, sums: polars.DataFrame) -> None:
+        """Adds up what `sums_of_lines` made of all lines, by at least these dimensions and the currency."""
+        self._add(sums_of_sums(sums, (*self.by, "currency")))
+
+    def _add(self, sums: polars.DataFrame) -> None:
+        for *key, currency, totals in _each(sums, (*self.by, "currency")):
+            _at(self.groups, (tuple(key), currency)).__iadd__(totals)
+
+    def _with_market(self, block: Block) -> Block:
+        """Cuts what contracts give each site's hour among its lines, by their energy: they add up to the hour."""
+        ug, missing_uj = [0] * block.height, [0] * block.height
+        facility_uj = block["facility_uj"].to_list()
+        hours = (
+            block.with_row_index("at")
+            .group_by("start_s", "end_s", "site")
+            .agg(
+                polars.col("at"),
+                *(wide(name).sum() for name in ("energy_uj", "facility_uj", "location_ug", "location_missing_uj")),
+            )
+        )
+        for start_s, end_s, site, lines, *sums in hours.sort("start_s", "site").iter_rows():
+            found = self.scope2.add(site, (start_s, end_s), (sums[0], sums[1]), (sums[2], sums[3]))
+            if not sums[1]:
+                continue
+            own_uj = [facility_uj[at] for at in lines]
+            for amounts, whole in ((ug, found.ug), (missing_uj, found.missing_uj)):
+                for at, share in zip(lines, cut(whole[self.scope2.matching], own_uj), strict=True):
+                    amounts[at] = share
+        return block.with_columns(
+            polars.Series(MARKET, ug, dtype=polars.Int64), polars.Series(MARKET_MISSING, missing_uj, dtype=polars.Int64)
+        )
 
     def _days_of(self, block: Block) -> dict[int, str]:
         return {at_s: self._day(at_s) for at_s in block["start_s"].unique().to_list()}
@@ -223,17 +254,25 @@ class ReportTotals:
         return found
 
 
-def _sums(block: Block, by: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yields the values of `by` and the totals of each group."""
+def sums_of_lines(block: Block, by: Sequence[str]) -> polars.DataFrame:
+    """Returns a row of `MEASURES` for each group of a block's lines, which have their market-based Scope 2."""
     idle = polars.col("kind").is_in(IDLE_KINDS)
-    unknown = polars.col(MARKET).is_null()
-    sums = block.group_by(by, maintain_order=True).agg(
+    return block.group_by(by, maintain_order=True).agg(
         polars.len().alias("lines"),
         *(wide(name).sum() for name in SUMMED),
         wide("energy_uj").filter(idle).sum().alias("idle_uj"),
         wide(MARKET).sum(),
-        wide("facility_uj").filter(unknown).sum().alias("market_missing_uj"),
+        wide(MARKET_MISSING).sum(),
     )
+
+
+def sums_of_sums(sums: polars.DataFrame, by: Sequence[str]) -> polars.DataFrame:
+    """Returns the same for larger groups, from the sums of smaller ones."""
+    return sums.group_by(by, maintain_order=True).agg(wide(name).sum() for name in MEASURES)
+
+
+def _each(sums: polars.DataFrame, by: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Yields the values of `by` and the totals of each group."""
     names = sums.columns[len(by) :]
     for row in sums.iter_rows():
         yield *row[: len(by)], Totals(**dict(zip(names, row[len(by) :], strict=True)))

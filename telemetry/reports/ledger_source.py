@@ -13,17 +13,16 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.db import connection
-from django.db.models import Max, Min, Q
+from django.db.models import Max, Min
 
 from core.accounting import tariffs
 from pools.models import Pool, Site, Tenant
 from telemetry.ledger import settled_reader
 from telemetry.ledger.rates import Rates
 from telemetry.ledger.window_sources import WINDOW_S
-from telemetry.models import Instrument, MeterMark, Settlement
+from telemetry.models import MeterMark, Settlement
 from telemetry.report_values.basis import DemandCharge, MeterBasis, PoolBasis, SiteBasis
 from telemetry.report_values.lines import SloCount
-from telemetry.report_values.market import Contract
 from telemetry.report_values.period import Period
 
 COVERED = 0.95  # of a month, from which on its demand charge is the report's
@@ -155,7 +154,8 @@ def site_bases(scope: Scope) -> dict[str, SiteBasis]:
         if currency != other:
             raise ValueError(f"site {site.name} changed its currency from {currency} to {other} within the period")
         label = site.label or site.name
-        found[site.name] = SiteBasis(site.pk, label, currency, site.rank, rented, facility_uj, site.colour)
+        basis = (site.pk, label, currency, site.rank, rented, facility_uj, site.colour, site.market)
+        found[site.name] = SiteBasis(*basis)
     return dict(sorted(found.items()))
 
 
@@ -171,26 +171,6 @@ def pool_bases(site_ids: Sequence[int]) -> dict[str, PoolBasis]:
 
 def tenant_bases() -> dict[str, tuple[str, str]]:
     return {str(tenant.pk): (tenant.name, tenant.label or tenant.name) for tenant in Tenant.objects.order_by("pk")}
-
-
-def contracts(scope: Scope) -> tuple[Contract, ...]:
-    """Returns the instruments that are valid at some time of the period and have not been replaced."""
-    period = scope.period
-    rows = Instrument.objects.filter(
-        Q(replaced_by__isnull=True), site__in=scope.site_ids, valid_from__lt=period.end, valid_to__gt=period.start
-    )
-    return tuple(
-        Contract(
-            site=row.site.name,
-            kind=row.kind,
-            factor_g_per_kwh=f"{row.factor_g_per_kwh.normalize():f}",
-            volume_wh=None if row.volume_kwh is None else int(row.volume_kwh * 1_000),
-            start_s=int(row.valid_from.timestamp()),
-            end_s=int(row.valid_to.timestamp()),
-            source=row.source,
-        )
-        for row in rows.select_related("site").order_by("pk")
-    )
 
 
 def slo_counts(

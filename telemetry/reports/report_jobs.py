@@ -19,6 +19,7 @@ from django.utils import timezone
 
 from pools.models import Job, JobState, Site
 from telemetry.models import Report, ReportFile, Settlement
+from telemetry.report_values import scope2_table
 from telemetry.report_values.basis import WRITERS, Baseline, Basis, SiteBasis
 from telemetry.report_values.bill import OPERATOR, Bill
 from telemetry.report_values.bill_table import CELLS, BillRow, by_currency, by_tenant
@@ -27,8 +28,9 @@ from telemetry.report_values.line_blocks import Block
 from telemetry.report_values.period import Period
 from telemetry.report_values.report_request import ReportRequest
 from telemetry.report_values.statement import Statement
+from telemetry.storage import synthetic
 
-from . import ledger_source, settled_lines
+from . import contract_rows, ledger_source, settled_lines
 from .ledger_source import Scope
 from .report_inputs import report_inputs
 from .report_requests import folder_of, number, reports_folder
@@ -123,7 +125,7 @@ def _basis(report: Report, request: ReportRequest, scope: Scope) -> Basis:
         sites=sites,
         pools=pools,
         tenants=tenants,
-        contracts=ledger_source.contracts(scope),
+        contracts=contract_rows.contracts(scope),
         slo=ledger_source.slo_counts(scope, pools, tenants, every=not request.sites),
         meters=ledger_source.meters(scope),
         demand=ledger_source.demand_charges(scope, tenants),
@@ -137,6 +139,10 @@ def _baseline(scope: Scope, sites: Mapping[str, SiteBasis], settled_until_s: int
     """Computes the baseline of the metered sites, from the first GPU's opening to where all is settled."""
     from . import baseline  # brings the simulator, which most reports do without
 
+    made_up = synthetic.newest()
+    if made_up is not None and scope.period.start < made_up.end_at:
+        until = f"{made_up.end_at:%Y-%m-%d %H:%M}"
+        raise BadReport("baseline", f"the past until {until} UTC is synthetic and has no requests: begin after it")
     opened = ledger_source.first_reading_s(scope)
     intensities = ledger_source.intensities_ug_per_uj(scope)
     site_ids = tuple(site.pk for site in sites.values())
@@ -173,6 +179,7 @@ def _summary(statement: Statement) -> dict[str, Any]:
         "warnings": statement.warnings,
         "signature": statement.signature,
         "bill": None if statement.bill is None else _billed(statement.bill),
+        "scope2": scope2_table.as_json(statement.scope2, statement.local_hour),
     }
 
 

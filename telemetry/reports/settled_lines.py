@@ -78,7 +78,8 @@ def _name(column: str, names: Mapping[int, str | None], dimension: str, unknown:
 
 
 def _copied(sql: str, params: Mapping[str, Any]) -> polars.DataFrame:
-    with connection.cursor() as cursor, cursor.copy(f"COPY ({sql}) TO STDOUT (FORMAT csv)", params) as copy:
+    # Past Django's cursor: the one that it logs queries with takes no parameters here.
+    with connection.cursor() as cursor, cursor.cursor.copy(f"COPY ({sql}) TO STDOUT (FORMAT csv)", params) as copy:
         text = b"".join(copy)
     return polars.read_csv(text, has_header=False, schema=ROW_SCHEMA) if text else polars.DataFrame(schema=ROW_SCHEMA)
 

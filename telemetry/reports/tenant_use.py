@@ -35,11 +35,20 @@ SELECT {{parts}} site_id, currency, count(*) AS lines, {SUMS},
 GROUP BY {{groups}}
 """
 # As in a report: where a site has no rate for GPU-hours at all, they are no part of its cost, and so not missing.
-RENTED_SQL = f"SELECT site_id {HOURS} GROUP BY 1 HAVING bool_or(rental_unknown_us < gpu_us)"
+RENTED_SQL = """
+SELECT s.id FROM unnest(%(sites)s::bigint[]) AS s (id)
+WHERE EXISTS (
+    SELECT FROM telemetry_statementhour
+    WHERE lines > 0 AND rental_unknown_us < gpu_us AND site_id = s.id AND start_at >= %(start)s AND start_at < %(end)s
+)
+"""
 UNSETTLED_SQL = f"""
 SELECT (SELECT coalesce(sum(energy_uj), 0) FROM telemetry_siteenergy
         WHERE step_s = {HOUR_S} AND start_at >= %(start)s AND start_at < %(end)s AND site_id = ANY(%(sites)s))
-     - (SELECT coalesce(sum(energy_uj), 0) {HOURS})
+     - (SELECT coalesce(sum(energy_uj), 0) FROM (
+            SELECT DISTINCT ON (site_id, start_at) energy_uj FROM telemetry_settlement
+            WHERE start_at >= %(start)s AND start_at < %(end)s AND site_id = ANY(%(sites)s)
+            ORDER BY site_id, start_at, revision DESC) AS newest)
 """
 
 
@@ -66,16 +75,25 @@ class HourSpan:
             raise ValueError("a span of settled hours begins and ends with whole hours")
 
 
-def use(span: HourSpan, by: Sequence[str] = (), days_from: datetime | None = None) -> list[Use]:
+def rented(span: HourSpan) -> frozenset[int]:
+    """Returns the sites at which GPU-hours had a rate in the span, whoever used them. One query."""
+    return frozenset(site_id for (site_id,) in _rows(RENTED_SQL, _params(span)))
+
+
+def use(
+    span: HourSpan,
+    by: Sequence[str] = (),
+    days_from: datetime | None = None,
+    rented_sites: frozenset[int] | None = None,
+) -> list[Use]:
     """Returns the sums of each group, in the order of the parts. Two queries.
 
     Args:
         by: Of `PARTS`; `day` counts days of 24 hours from `days_from` on, the span's start where it is None.
+        rented_sites: Those of a longer span, of which this one is a part; None: those of the span.
     """
     params = {
-        "start": span.start,
-        "end": span.end,
-        "sites": list(span.site_ids),
+        **_params(span),
         "tenant": span.tenant_id,
         "idle": list(IDLE_KINDS),
         "days_from": days_from or span.start,
@@ -83,13 +101,13 @@ def use(span: HourSpan, by: Sequence[str] = (), days_from: datetime | None = Non
     parts = "".join(f"{PARTS[name]} AS part_{n}, " for n, name in enumerate(by))
     groups = ", ".join(str(n + 1) for n in range(len(by) + 2))
     nobody = "" if span.tenant_id is not None else "AND tenant_id IS NOT NULL"
-    rented = {site_id for (site_id,) in _rows(RENTED_SQL, params)}
+    with_rate = rented(span) if rented_sites is None else rented_sites
     found: dict[tuple[Any, ...], Totals] = {}
     for row in _rows(USE_SQL.format(parts=parts, groups=groups, nobody=nobody), params):
         key, (site_id, currency, lines), amounts = row[: len(by)], row[len(by) : len(by) + 3], row[len(by) + 3 : -1]
         values = {name: int(value) for name, value in zip(AMOUNTS, amounts, strict=True)}
         values["requests"] = 0  # a report counts them where they began; these are served ones, by where they ended
-        if site_id not in rented:
+        if site_id not in with_rate:
             values["rental_missing_us"] = 0
         totals = found.setdefault((*key, currency), Totals())
         totals += Totals(lines=lines, idle_uj=int(row[-1]), market_missing_uj=values["facility_uj"], **values)
@@ -119,14 +137,24 @@ def settled_until(site_ids: Sequence[int], since: datetime) -> datetime | None:
 
 def unsettled_uj(span: HourSpan) -> int:
     """Returns what the meters showed in the span, of everybody, that is not settled: nobody's so far."""
-    params = {"start": span.start, "end": span.end, "sites": list(span.site_ids)}
-    ((energy_uj,),) = _rows(UNSETTLED_SQL, params)
+    ((energy_uj,),) = _rows(UNSETTLED_SQL, _params(span))
     return max(0, int(energy_uj))
+
+
+def newest_version(span: HourSpan) -> int:
+    """Returns the ledger's version of what the span says; 0: nothing of it is settled."""
+    windows = Settlement.objects.filter(site__in=span.site_ids, start_at__gte=span.start, start_at__lt=span.end)
+    found: int | None = windows.aggregate(newest=Max("id"))["newest"]
+    return found or 0
 
 
 def whole_hour(at: datetime) -> datetime:
     """Returns the whole hour at or before."""
     return at.replace(minute=0, second=0, microsecond=0)
+
+
+def _params(span: HourSpan) -> dict[str, Any]:
+    return {"start": span.start, "end": span.end, "sites": list(span.site_ids)}
 
 
 def _rows(sql: str, params: Mapping[str, Any]) -> list[Any]:

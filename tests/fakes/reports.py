@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple
 
 from telemetry.report_values.basis import Basis, MeterBasis, PoolBasis, SiteBasis
+from telemetry.report_values.contracts import Contract
 from telemetry.report_values.line_blocks import SCHEMA, Block
 from telemetry.report_values.lines import ReportLine, SloCount
-from telemetry.report_values.market import Contract
 from telemetry.report_values.report_request import ReportRequest
 
 HOUR_S = 3_600

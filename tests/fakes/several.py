@@ -17,6 +17,7 @@ from telemetry.models import (
     EmbodiedFactor,
     GpuRate,
     Instrument,
+    InstrumentHour,
     Pue,
     Report,
     ReportSchedule,
@@ -39,6 +40,10 @@ def of_everything(actor: Actor, now: datetime | None = None) -> seed.Seeded:
         Instrument.objects.create(
             site=site, kind="residual", factor_g_per_kwh=1, valid_from=now, valid_to=soon, source="x"
         )
+        metered = Instrument.objects.create(
+            site=site, kind="ppa", factor_g_per_kwh=1, generation="metered", valid_from=now, valid_to=soon, source="x"
+        )
+        InstrumentHour.objects.create(instrument=metered, start_at=now, energy_kwh=n, source="x")
         ReportSchedule.objects.create(name=f"s{n}", cadence="weekly")
         Budget.objects.create(tenant=seeded.tenants[n], carbon_kg=1)
         job = Job.objects.create(kind="report", created_by=actor.user)
@@ -53,7 +58,7 @@ def of_everything(actor: Actor, now: datetime | None = None) -> seed.Seeded:
         TrialBlock.objects.create(
             trial=trial, index=0, arm="A", starts_at=now, ends_at=now + timedelta(hours=24), switched_at=now
         )
-        moments = {"since": now, "opened_at": now, "last_seen_at": now, "acknowledged_by": actor.user}
+        moments = {"since": now, "opened_at": now, "last_seen_at": now, "acknowledged_by": actor.user if n else None}
         Alert.objects.create(rule="r", subject=f"{n}", level="bad", summary="s", step="s", threshold=1.0, **moments)
         AlertSilence.objects.create(rule="r", created_by=actor.user, created_at=now, expires_at=soon)
         people.new_key(actor, seeded.tenants[n], "key")

@@ -162,6 +162,8 @@ def _given(owned: Owned, name: str, value: object, names: dict[type[Model], dict
     if isinstance(field, models.JSONField) and not isinstance(value, str):
         return json.dumps(value)
     if isinstance(value, str) and isinstance(field, models.BooleanField):
+        if field.null and not value.strip():
+            return None
         return value.strip().lower() in ("true", "yes", "on", "1")
     return value.isoformat() if hasattr(value, "isoformat") else value
 

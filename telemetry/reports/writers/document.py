@@ -13,15 +13,17 @@ from reportlab.lib.enums import TA_RIGHT
 from reportlab.lib.styles import ParagraphStyle
 from reportlab.lib.units import mm
 from reportlab.pdfbase.pdfmetrics import stringWidth
-from reportlab.platypus import KeepTogether, Paragraph, Spacer, Table, TableStyle
+from reportlab.platypus import Paragraph, Spacer, Table, TableStyle
 
+from telemetry.report_values.day_charts import day_charts
 from telemetry.report_values.statement import Statement
 from telemetry.report_values.table import COLUMNS, Cell
 from telemetry.report_values.totals import Group
-from telemetry.report_values.unit_scale import CARBON, ENERGY, PLAIN, UNKNOWN, Scale, scale_for, written
+from telemetry.report_values.unit_scale import ENERGY, PLAIN, UNKNOWN, Scale, scale_for, written
 
 from . import drawing, styles
 from .bill_pages import bill_pages
+from .emission_pages import scope2_pages
 from .styles import BODY, CELL, FIGURE, HEAD, ROWS_STYLE, RULE, SECTION, SMALL, TITLE, WIDTH, chemistry, plain, safe
 
 MOST_LABEL = 110.0  # points of a name's column; longer names wrap
@@ -54,9 +56,10 @@ def write_document(statement: Statement, target: Path) -> None:
             *_head(statement),
             *_charts(statement),
             *_rows(statement),
+            *scope2_pages(statement),
             *bill_pages(statement),
             *_notes(statement),
-            _signatures(),
+            styles.signatures(),
         ],
         onFirstPage=foot,
         onLaterPages=foot,
@@ -140,38 +143,20 @@ def _card(name: str, figure: str, unit: str) -> list[Paragraph]:
 
 
 def _charts(statement: Statement) -> list[Any]:
-    dates = sorted({day.date for day in statement.days})
-    if not dates:
+    charts = day_charts(statement.days, statement.sites())
+    if not charts:
         return []
-    sites = {name: (site.label, site.rank if site.colour is None else site.colour) for name, site in statement.sites()}
-    kwh = [day.totals.energy_uj / 3.6e12 for day in statement.days]
-    kg = [None if day.totals.location is None else day.totals.location / 1e9 for day in statement.days]
-    energy_scale, carbon_scale = scale_for(ENERGY, kwh), scale_for(CARBON, kg)
-    energy = drawing.series(
-        statement.days,
-        dates,
-        sites,
-        lambda day: day.totals.energy_uj / 3.6e12 / energy_scale.size,
-        lambda day: day.totals.idle_uj / 3.6e12 / energy_scale.size,
-    )
-    carbon = drawing.series(
-        statement.days,
-        dates,
-        sites,
-        lambda day: None if day.totals.location is None else day.totals.location / 1e9 / carbon_scale.size,
-    )
+    words = f"Days of {escape(statement.period.zone)}. A hollow mark: the day's figure is not known in full."
     return [
         Spacer(1, 5 * mm),
-        drawing.bars("Energy at the GPUs by day", energy_scale.unit, dates, energy, WIDTH, 52 * mm),
+        drawing.bars(charts["energy"], WIDTH, 52 * mm),
         Spacer(1, 3 * mm),
-        drawing.bars("Scope 2, location-based, by day", carbon_scale.unit, dates, carbon, WIDTH, 52 * mm),
-        Paragraph(
-            f"Days of {escape(statement.period.zone)}. A hollow mark: the day's figure is not known in full.", SMALL
-        ),
+        drawing.bars(charts["carbon"], WIDTH, 52 * mm),
+        Paragraph(words, SMALL),
     ]
 
 
-# -- rows, notes, signatures -----------------------------------------------------------------------
+# -- rows, notes -----------------------------------------------------------------------------------
 
 
 def _rows(statement: Statement) -> list[Any]:
@@ -217,21 +202,6 @@ def _widest(texts: Sequence[str]) -> float:
 def _notes(statement: Statement) -> list[Any]:
     notes = [Paragraph(f"\u2022 {chemistry(safe(note))}", BODY) for note in statement.notes]
     return [Paragraph("How it was counted, and what is not known", SECTION), *notes]
-
-
-def _signatures() -> Any:
-    rule = "_" * 34
-    table = Table(
-        [
-            [Paragraph("Prepared by", SMALL), Paragraph("Checked and signed by", SMALL)],
-            [Paragraph(rule, BODY), Paragraph(rule, BODY)],
-            [Paragraph("name, date", SMALL), Paragraph("name, date", SMALL)],
-        ],
-        colWidths=[WIDTH / 2] * 2,
-        rowHeights=[5 * mm, 12 * mm, 5 * mm],
-    )
-    table.setStyle(TableStyle([("LEFTPADDING", (0, 0), (-1, -1), 0), ("VALIGN", (0, 0), (-1, -1), "BOTTOM")]))
-    return KeepTogether([Spacer(1, 8 * mm), table])
 
 
 # -- words -----------------------------------------------------------------------------------------

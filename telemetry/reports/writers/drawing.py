@@ -3,63 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from reportlab.graphics.shapes import Drawing, Line, Rect, String
 from reportlab.lib.colors import Color, HexColor, white
 
-from telemetry.report_values.totals import Day
+from core.chart_values import COLOURS, Stack, StackedBars
 
-# Okabe and Ito's colour-blind safe palette, by the site's place among them.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 INK, MUTED, RULE = HexColor("#1a1d21"), HexColor("#5b626b"), HexColor("#e3e6ea")
 FONT = "Helvetica"
 LEFT, RIGHT, FOOT, TOP = 46.0, 4.0, 26.0, 20.0
 MOST_LABELS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class SiteBars:
-    """One site's bars: a value for each day, None where it is not known; `light` is the part drawn lighter."""
-
-    label: str
-    place: int
-    values: Sequence[float | None]
-    light: Sequence[float] | None = None
-
-
 def site_colour(place: int) -> Color:
     return HexColor(COLOURS[place % len(COLOURS)])
 
 
-def series(
-    days: Sequence[Day],
-    dates: Sequence[str],
-    sites: Mapping[str, tuple[str, int]],
-    value: Callable[[Day], float | None],
-    light: Callable[[Day], float] | None = None,
-) -> list[SiteBars]:
-    """Returns a series for each site (name -> label, colour), with a gap on days of which there is nothing."""
-    found = {(day.site, day.date): day for day in days}
-    made = []
-    for site, (label, place) in sites.items():
-        own = [found.get((site, date)) for date in dates]
-        lights = None if light is None else [light(day) if day else 0.0 for day in own]
-        made.append(SiteBars(label, place, [value(day) if day else None for day in own], lights))
-    return made
-
-
-def bars(
-    title: str, unit: str, dates: Sequence[str], stacks: Sequence[SiteBars], width: float, height: float
-) -> Drawing:
+def bars(chart: StackedBars, width: float, height: float) -> Drawing:
     """Draws stacked bars from zero. A day on which a site's value is not known has a hollow grey mark instead."""
     drawing = Drawing(width, height)
+    dates, stacks = chart.dates, chart.stacks
     sums = [sum(max(0.0, one.values[i] or 0.0) for one in stacks) for i in range(len(dates))]
     top, step = _axis(max(sums, default=0.0))
     inner_w, inner_h = width - LEFT - RIGHT, height - FOOT - TOP
-    drawing.add(String(0, height - 9, f"{title}, {unit}", fontName="Helvetica-Bold", fontSize=8.5, fillColor=INK))
-    _legend(drawing, stacks, width, height)
+    drawing.add(
+        String(0, height - 9, f"{chart.title}, {chart.unit}", fontName="Helvetica-Bold", fontSize=8.5, fillColor=INK)
+    )
+    _legend(drawing, chart, width, height)
     for n in range(round(top / step) + 1):
         y = FOOT + inner_h * n * step / top
         drawing.add(Line(LEFT, y, width - RIGHT, y, strokeColor=RULE if n else MUTED, strokeWidth=0.5))
@@ -81,14 +51,14 @@ def bars(
     return drawing
 
 
-def _part(drawing: Drawing, one: SiteBars, i: int, x: float, y: float, bar: float, scale: float) -> float:
+def _part(drawing: Drawing, one: Stack, i: int, x: float, y: float, bar: float, scale: float) -> float:
     """Draws one site's part of a day upwards from y, and gives where it ends."""
     value = one.values[i]
     if value is None:
         drawing.add(Rect(x, y, bar, 3, fillColor=white, strokeColor=MUTED, strokeWidth=0.4, strokeDashArray=[1.5, 1]))
         return y + 3
     light = one.light[i] if one.light else 0.0
-    colour = site_colour(one.place)
+    colour = site_colour(one.colour)
     for part, shade in ((value - light, colour), (light, _lighter(colour))):
         if part > 0:
             drawing.add(Rect(x, y, bar, part * scale, fillColor=shade, strokeColor=white, strokeWidth=0.3))
@@ -96,11 +66,11 @@ def _part(drawing: Drawing, one: SiteBars, i: int, x: float, y: float, bar: floa
     return y
 
 
-def _legend(drawing: Drawing, stacks: Sequence[SiteBars], width: float, height: float) -> None:
+def _legend(drawing: Drawing, chart: StackedBars, width: float, height: float) -> None:
     """From the right end of the title's line leftwards."""
-    words = [(one.label, site_colour(one.place)) for one in stacks]
-    if any(one.light for one in stacks):
-        words.append(("lighter: idle", HexColor("#c9ced4")))
+    words = [(one.name, site_colour(one.colour)) for one in chart.stacks]
+    if chart.light:
+        words.append((f"lighter: {chart.light}", HexColor("#c9ced4")))
     x = width - RIGHT
     for label, colour in reversed(words):
         x -= 4.1 * len(label)

@@ -12,9 +12,10 @@ from telemetry.report_values.bill_table import rows as bill_rows
 from telemetry.report_values.bill_table import write_bill_csv
 from telemetry.report_values.errors import BadReport
 from telemetry.report_values.line_blocks import Block
-from telemetry.report_values.market import markets
 from telemetry.report_values.period import Period
 from telemetry.report_values.report_request import NO_BILL, ReportRequest
+from telemetry.report_values.scope2 import Scope2
+from telemetry.report_values.scope2_table import write_scope2_csv
 from telemetry.report_values.statement import Statement
 from telemetry.report_values.table import write_rows
 from telemetry.report_values.totals import ReportTotals
@@ -34,6 +35,7 @@ ENDINGS = {
     "xlsx": "xlsx",
     "pdf": "pdf",
     "bill-csv": "bill.csv",
+    "scope2-csv": "scope2.csv",
     RECONCILIATION: "reconciliation.json",
 }
 
@@ -81,8 +83,8 @@ def file_stem(request: ReportRequest, basis: Basis) -> str:
 def empty_totals(request: ReportRequest, basis: Basis, period: Period) -> ReportTotals:
     """Returns the totals that a report's lines are added to."""
     facility_uj = {name: site.facility_uj for name, site in basis.sites.items()}
-    contracts = markets(facility_uj, basis.contracts, period.start_s, period.end_s)
-    return ReportTotals(request.by, contracts, tuple(period.days()))
+    scope2 = Scope2.of(request.matching, facility_uj, basis.contracts, period.start_s, period.end_s)
+    return ReportTotals(request.by, scope2, tuple(period.days()))
 
 
 def _taken_in(blocks: Iterable[Block], totals: ReportTotals, sharing: BillSharing | None) -> Iterator[Block]:
@@ -112,7 +114,7 @@ def _write(kind: str, statement: Statement, folder: Path, focus: Path, focus_row
         rows = focus_rows
         if kind == "focus-parquet":
             write_parquet(focus, target)
-    elif kind in ("csv", "bill-csv"):
+    elif kind in ("csv", "bill-csv", "scope2-csv"):
         period = statement.period
         fixed = {
             "period_start_utc": f"{period.start:%Y-%m-%dT%H:%M:%SZ}",
@@ -122,6 +124,8 @@ def _write(kind: str, statement: Statement, folder: Path, focus: Path, focus_row
         with target.open("w", encoding="utf-8", newline="") as out:
             if statement.bill is not None and kind == "bill-csv":
                 rows = write_bill_csv(bill_rows(statement.bill), fixed, out)
+            elif kind == "scope2-csv":
+                rows = write_scope2_csv(statement.scope2, fixed, out)
             else:
                 write_rows(statement.rows, statement.request.by, fixed, out)
     elif kind == "xlsx":

@@ -219,7 +219,7 @@ def _row() -> polars.Expr:
         *(line_blocks.fixed((line_blocks.wide(name) * 10 + 18) // 36, 12) for name in ("energy_uj", "facility_uj")),
         line_blocks.fixed((line_blocks.wide("gpu_us") * 1_000 + 18) // 36, 11),
         _known("location_ug", polars.col("location_missing_uj") == 0),
-        _known(line_blocks.MARKET, polars.col(line_blocks.MARKET).is_not_null()),
+        _known(line_blocks.MARKET, polars.col(line_blocks.MARKET_MISSING) == 0),
         _known("embodied_ug", polars.col("embodied_missing_us") == 0),
         "custom",
         polars.when(unattributed).then(_text(",")).otherwise(polars.concat_str(*own, separator=",")),

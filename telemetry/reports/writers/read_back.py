@@ -170,5 +170,6 @@ _READERS: Mapping[str, Callable[[Path], Decimal]] = {
     "focus-parquet": _focus_parquet,
     "csv": _csv,
     "bill-csv": _csv,
+    "scope2-csv": _csv,
     "xlsx": _xlsx,
 }

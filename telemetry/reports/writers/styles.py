@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -11,7 +12,7 @@ from reportlab.lib.colors import Color, HexColor
 from reportlab.lib.pagesizes import A4
 from reportlab.lib.styles import ParagraphStyle
 from reportlab.lib.units import mm
-from reportlab.platypus import Paragraph, SimpleDocTemplate, Table, TableStyle
+from reportlab.platypus import KeepTogether, Paragraph, SimpleDocTemplate, Spacer, Table, TableStyle
 
 from telemetry.report_values.table import Cell
 from telemetry.report_values.unit_scale import CARBON, ENERGY, Scale, scale_for
@@ -46,10 +47,10 @@ SCALED = {  # columns of one quantity have one unit in a table
 }
 
 
-def document_at(target: Path, title: str, author: str, subject: str) -> SimpleDocTemplate:
+def document_at(target: Path | BytesIO, title: str, author: str, subject: str) -> SimpleDocTemplate:
     """Returns an empty document on A4 whose bytes do not depend on when it is written."""
     return SimpleDocTemplate(
-        str(target),
+        str(target) if isinstance(target, Path) else target,
         pagesize=A4,
         leftMargin=MARGIN,
         rightMargin=MARGIN,
@@ -75,6 +76,22 @@ def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
     ]
     table.setStyle(TableStyle(tight))
     return table
+
+
+def signatures() -> Any:
+    """Returns the place where those who prepared and checked it sign."""
+    rule = "_" * 34
+    table = Table(
+        [
+            [Paragraph("Prepared by", SMALL), Paragraph("Checked and signed by", SMALL)],
+            [Paragraph(rule, BODY), Paragraph(rule, BODY)],
+            [Paragraph("name, date", SMALL), Paragraph("name, date", SMALL)],
+        ],
+        colWidths=[WIDTH / 2] * 2,
+        rowHeights=[5 * mm, 12 * mm, 5 * mm],
+    )
+    table.setStyle(TableStyle([("LEFTPADDING", (0, 0), (-1, -1), 0), ("VALIGN", (0, 0), (-1, -1), "BOTTOM")]))
+    return KeepTogether([Spacer(1, 8 * mm), table])
 
 
 def column_scales(cells: Callable[[str], Iterable[Cell]]) -> dict[str, Scale]:

@@ -22,12 +22,15 @@ from core.engine.engine_model import engine_model
 from frontend.templatetags import units
 from greenserve.cli import cli
 from pools import demo
+from pools.access.audit import Actor
 from pools.models import AuditEntry, Job, Node, Tenant
+from scheduler.operations.configure import registry, transfer
 from telemetry.ledger import settlement
 from telemetry.models import EnergyEntry, Instrument, MeterMark, Report, ReportSchedule
 from telemetry.report_values.errors import BadReport
 from telemetry.report_values.table import COLUMNS, NAMES
-from telemetry.reports import report_jobs, report_pivots, report_requests, schedules
+from telemetry.report_values.unit_scale import ENERGY
+from telemetry.reports import report_jobs, report_pivots, report_requests, schedules, settled_lines
 from telemetry.reports.tasks import make_report
 from tests.fakes import metering
 from tests.fakes.house import moment, start_instance
@@ -44,6 +47,7 @@ SUMMED = {
     "scope2_market_kgco2e": "scope2 market kgCO2e",
     "cost": "cost",
 }
+SYSTEM = Actor()
 DAY = f"{moment(START):%Y-%m-%d}"
 MONTH = f"{moment(START):%Y-%m}"
 
@@ -182,6 +186,38 @@ def test_market_is_known_when_contracts_cover_the_site(settled):
     supplier(settled, "100", replaces=old)
     (row,) = table(made(by="site"))
     assert float(row["scope2_market_kgco2e"]) == pytest.approx(float(row["facility_kwh"]) * 0.1)
+
+
+def test_metered_contract_covers_its_hour_alone_in_every_format(settled, operator):
+    """Its hours come as a file; the residual mix has the rest, and a second file corrects an hour."""
+    start = moment(START).replace(minute=0)
+    contract = supplier(settled, "0", kind="ppa", generation="metered", mix={"solar": 1}, source="park")
+    supplier(settled, "500", kind="residual")
+    head, key = "instrument,start_at,energy_kwh,source", transfer.key_of(contract)
+    for rows in (
+        (f"{start:%Y-%m-%dT%H:%MZ},9",),
+        (f"{start:%Y-%m-%dT%H:%MZ},0.001",),
+        (f"{start:%Y-%m-%dT%H:%MZ},0.002",),
+    ):
+        text = "\n".join([head, *(f"{key},{row},statement" for row in rows)])
+        (outcome,) = transfer.bring_in(SYSTEM, registry.OWNED["instrument-hours"], text, "csv", dry_run=False)
+        assert outcome.what in ("created", "changed"), outcome
+    report = made(by="site,tenant", formats="csv,scope2-csv,xlsx,pdf")
+    (hour,) = (row for row in table(report, "scope2-csv") if row["hour_start_utc"] == f"{start:%Y-%m-%dT%H:%M:%SZ}")
+    assert (hour["matched_hourly_kwh"], hour["carbon_free_kwh"], hour["surplus_kwh"]) == ("0.002", "0.002", "0")
+    rows = table(report)
+    (found,) = report.summary["scope2"]["sites"]
+    market_kg = sum(Decimal(row["scope2_market_kgco2e"]) for row in rows)
+    assert Decimal(found["market_hourly_kgco2e"]) == market_kg
+    assert Decimal(found["facility_kwh"]) - Decimal("0.002") == pytest.approx(market_kg * 2, rel=Decimal("1e-6"))
+    assert sum(Decimal(row["scope2_location_kgco2e"]) for row in rows) == Decimal(found["location_kgco2e"])
+    sheet = openpyxl.load_workbook(io.BytesIO(contents(report)["xlsx"]), data_only=True)["Scope 2"]
+    head, cells = ([cell.value for cell in row] for row in sheet.iter_rows(max_row=2))
+    assert cells[head.index("market hourly kgCO2e")] == float(market_kg)
+    assert json.loads(contents(report)["reconciliation"])["adds_up"] is True
+    assert "criterion 3" in " ".join(pdf_text(contents(report)["pdf"]).split())
+    assert "Scope 2, both ways" in operator.get(f"/reports/{report.pk}/").content.decode()
+    assert operator.get(f"/api/v1/reports/{report.pk}/").json()["summary"]["scope2"]["matching"] == "hourly"
 
 
 def test_carbon_and_cost_are_unknown_and_not_nothing_when_no_feed_or_tariff_has_them(instance):
@@ -532,6 +568,15 @@ def test_pivot_on_screen_has_the_cells_of_the_csv_with_the_same_rows(settled, op
     assert total.totals.energy_uj == sum(Decimal(row["energy_j"]) for row in table(report)) * 10**6
 
 
+def test_pivot_reads_the_lines_once_when_rows_are_chosen_again(settled, monkeypatch):
+    report = made(by=["site"], formats=["csv"])
+    by_tenant = report_pivots.rows(report, ("tenant",))
+    monkeypatch.setattr(settled_lines, "blocks", lambda scope, basis: pytest.fail("the lines are read again"))
+    assert report_pivots.rows(report, ("tenant",)) == by_tenant
+    total = report_pivots.totals(by_tenant)
+    assert report_pivots.totals(report_pivots.rows(report, ("site", "day")))[0].totals.lines == total[0].totals.lines
+
+
 def test_pivot_by_day_adds_up_and_leaves_out_what_is_not_by_the_day(settled, operator):
     report = made(by=["site"], formats=["csv"])
     days = report_pivots.rows(report, ("day",))
@@ -540,3 +585,20 @@ def test_pivot_by_day_adds_up_and_leaves_out_what_is_not_by_the_day(settled, ope
     page = operator.get(f"/reports/{report.pk}/pivot/?rows=day&columns=slo_met&columns=energy_kwh").content.decode()
     assert "slo_met" not in page
     assert 'id="pivot"' in operator.get(f"/reports/{report.pk}/").content.decode()
+
+
+def test_charts_on_screen_are_those_of_the_document(settled, operator):
+    report = made(by=["site"], formats=["csv"])
+    charts = report_pivots.charts(report)
+    assert [chart.dates for chart in charts.values()] == [["2026-01-01"]] * 2
+    energy = charts["energy"]
+    kwh = sum(value for stack in energy.stacks for value in stack.values if value is not None)
+    scale = {one.unit: one.size for one in ENERGY}[energy.unit]
+    assert kwh * scale == pytest.approx(sum(float(row["energy_kwh"]) for row in table(report)))
+    answer = operator.get(f"/reports/{report.pk}/figures/?theme=dark").json()
+    drawn = [value for trace in answer["figures"]["energy"]["data"] if trace["type"] == "bar" for value in trace["y"]]
+    assert sum(value for value in drawn if value is not None) == pytest.approx(kwh, rel=1e-3)
+    csv = operator.get(f"/reports/{report.pk}/figures/?csv=carbon").content.decode()
+    assert csv.splitlines()[0] == ",".join(["day", *(f"{s.name} [{charts['carbon'].unit}]" for s in energy.stacks)])
+    assert 'data-chart="carbon"' in operator.get(f"/reports/{report.pk}/").content.decode()
+    assert "HX-Refresh" in operator.get(f"/reports/{report.pk}/?part=1").headers

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from telemetry.report_values.basis import DemandCharge
 from telemetry.report_values.bill import AMOUNT_NAMES, BASES, DIRECT, added
 from telemetry.report_values.bill_sharing import BillSharing
-from telemetry.report_values.line_blocks import MARKET
+from telemetry.report_values.line_blocks import MARKET, MARKET_MISSING
 from telemetry.report_values.totals import Totals
 from tests.fakes import bills
 
@@ -93,7 +93,7 @@ def metered(lines, market):
         for name in AMOUNT_NAMES:
             if name == MARKET:
                 value = market_ug or 0
-            elif name == "market_missing_uj":
+            elif name == MARKET_MISSING:
                 value = line.facility_uj if market_ug is None else 0
             else:
                 value = getattr(line, name)

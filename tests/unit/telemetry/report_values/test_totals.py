@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.report_values.lines import DIMENSIONS, SloCount, decimal_text, joules, kwh
-from telemetry.report_values.market import markets
 from telemetry.report_values.report_request import ReportRequest
 from telemetry.report_values.table import COLUMNS, ratio_text
-from telemetry.report_values.totals import Group, ReportTotals, Totals
+from telemetry.report_values.totals import Group, Totals
+from telemetry.reports.writers.files import empty_totals
 from tests.fakes import reports as fake
 from tests.fakes.reports import SERVICE
 
@@ -23,12 +23,10 @@ CELL = {column.name: column.cell for column in COLUMNS}
 CURRENCIES = {site: currency for site, _, currency, _ in fake.SITES}
 
 
-def totals_of(found, by):
+def totals_of(found, by, **changes):
     request = replace(REQUEST, by=by)
-    basis = fake.basis(request, found)
-    period = request.span()
-    facility = {name: site.facility_uj for name, site in basis.sites.items()}
-    made = ReportTotals(by, markets(facility, basis.contracts, period.start_s, period.end_s), tuple(period.days()))
+    basis = fake.basis(request, found, **changes)
+    made = empty_totals(request, basis, request.span())
     for block in fake.blocks(found):
         made.add(block)
     made.add_slo(basis.slo, {name: site.currency for name, site in basis.sites.items()})
@@ -83,12 +81,8 @@ def test_figure_is_unknown_when_a_part_of_one_line_is(missing, columns):
 
 
 def test_market_is_unknown_when_a_site_has_no_contract():
-    found = totals_of(LINES, ("site",))
-    found = ReportTotals(
-        ("site",), {**found.markets, "berlin": replace(found.markets["berlin"], ug_per_uj=None)}, found.days
-    )
-    for block in fake.blocks(LINES):
-        found.add(block)
+    contracts = [one for one in fake.contracts(REQUEST) if one.site != "berlin"]
+    found = totals_of(LINES, ("site",), contracts=contracts)
     cells = {group.key[0]: CELL["scope2_market_kgco2e"](group) for group in found.rows()}
     assert cells["berlin"] is None
     assert cells["location-1"] is not None

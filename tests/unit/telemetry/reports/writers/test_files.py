@@ -53,7 +53,7 @@ def test_exports_add_up_to_the_meters_when_they_are_read_back(tmp_path):
     found = json.loads(paths["reconciliation"].read_text())
     assert found["adds_up"] is True
     assert {export["file"].split(".", 2)[2]: export.get("adds_up") for export in found["exports"]} == {
-        **dict.fromkeys(("focus.csv", "focus.parquet", "csv", "xlsx", "bill.csv"), True),
+        **dict.fromkeys(("focus.csv", "focus.parquet", "csv", "xlsx", "bill.csv", "scope2.csv"), True),
         **{f"invoice-{tenant}.pdf": None for tenant in fake.TENANTS},
         "pdf": None,  # shows the same figures, but has no rows to add up
     }

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from telemetry.report_values.basis import DemandCharge
 from telemetry.report_values.errors import BadReport
-from telemetry.report_values.line_blocks import MARKET
+from telemetry.report_values.line_blocks import MARKET, MARKET_MISSING
 from telemetry.report_values.report_request import ReportRequest
 from telemetry.reports.writers.focus import COLUMNS, ONE, FocusWriter, shares
 from telemetry.reports.writers.parquet import write_parquet
@@ -31,8 +31,9 @@ LINES = tuple(fake.lines(REQUEST, hours=26))
 def export(found, basis=None):
     out = io.BytesIO()
     writer = FocusWriter(basis or fake.basis(REQUEST, found))
-    market_ug = polars.when(polars.col("site") != "berlin").then(7).alias(MARKET)
-    writer.write((block.with_columns(market_ug) for block in fake.blocks(found)), out)
+    unknown = polars.col("site") == "berlin"
+    market = (polars.lit(7).alias(MARKET), unknown.cast(polars.Int64).alias(MARKET_MISSING))
+    writer.write((block.with_columns(market) for block in fake.blocks(found)), out)
     return out.getvalue().decode()
 
 
