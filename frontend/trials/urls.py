@@ -6,6 +6,6 @@ urlpatterns = [
     path("", views.trials_page, name="trials"),
     path("new/", views.new_trial, name="trial-new"),
     path("<int:trial_id>/", views.trial, name="trial"),
-    path("<int:trial_id>.csv", views.differences_csv, name="trial-csv"),
+    path("<int:trial_id>.<str:kind>", views.trial_file, name="trial-file"),
     path("<int:trial_id>/cancel/", views.cancel_trial, name="trial-cancel"),
 ]

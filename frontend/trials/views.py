@@ -1,31 +1,37 @@
-"""The list of trials with the form of a new one, a trial's page, its differences as CSV, and its early end."""
+"""The list of trials with the form of a new one, a trial's page, its report as files, and its early end."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from core.cells import csv_text
 from core.policy import presets
 from frontend import formats
 from pools.access.audit import actor_of
 from pools.access.rights import Right, has, needs
 from scheduler.models import Trial
 from scheduler.operations import visibility
-from scheduler.trials import outcome, turns
-from scheduler.trials.outcome import Difference
+from scheduler.trials import outcome, trial_report, turns
+from scheduler.trials.outcome import ATTAINMENT, Difference, Outcome
+from telemetry.reports.writers import figure_files
 
 SHOWN = 100
 DOTS = {"planned": "waiting", "running": "starting", "done": "fresh", "cancelled": "over"}
-COLUMNS = ("figure", "unit", "pairs", "mean_a", "mean_b", "difference", "low_95", "high_95", "difference_unit")
+FILES = {
+    "pdf": "application/pdf",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    "csv": "text/csv; charset=utf-8",
+    "blocks.csv": "text/csv; charset=utf-8",
+}
 
 
 class TrialForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -92,7 +98,9 @@ def trial(request: HttpRequest, trial_id: int) -> HttpResponse:
         "dot": DOTS[found.state],
         "open": found.state in turns.OPEN,
         "operates": has(request.user, Right.OPERATE),
-        "rows": [_words(row, shown.currency) for row in shown.differences],
+        "rows": [_words(row, shown) for row in shown.differences],
+        "objective": shown.objective,
+        "files": [(kind, kind.upper().replace("BLOCKS.", "Blocks, ")) for kind in FILES],
         "blocks": [(block, figures.get(block.index)) for block in found.blocks.all()],
         "counted": len(shown.blocks) - len(shown.left_out),
         "begun": len(shown.blocks),
@@ -104,11 +112,21 @@ def trial(request: HttpRequest, trial_id: int) -> HttpResponse:
 @never_cache
 @require_safe
 @needs(Right.VIEW)
-def differences_csv(request: HttpRequest, trial_id: int) -> HttpResponse:
-    found = outcome.of(_visible(request, trial_id))
-    headers = {"Content-Disposition": f'attachment; filename="greenserve-trial-{trial_id}.csv"'}
-    text = csv_text(COLUMNS, (_cells(row, found.currency) for row in found.differences))
-    return HttpResponse(text, content_type="text/csv; charset=utf-8", headers=headers)
+def trial_file(request: HttpRequest, trial_id: int, kind: str) -> HttpResponse:
+    """Answers with the trial's report as a file of one of `FILES`."""
+    found = _visible(request, trial_id)
+    if kind not in FILES:
+        raise Http404(f"no such file; there are {', '.join(FILES)}")
+    report = trial_report.report(found, outcome.of(found), timezone.now())
+    differences, blocks, *_ = report.tables
+    content: Mapping[str, Callable[[], str | bytes]] = {
+        "pdf": lambda: figure_files.figures_pdf(report),
+        "xlsx": lambda: figure_files.figures_xlsx(report),
+        "csv": lambda: figure_files.figures_csv(differences),
+        "blocks.csv": lambda: figure_files.figures_csv(blocks),
+    }
+    headers = {"Content-Disposition": f'attachment; filename="greenserve-trial-{trial_id}.{kind}"'}
+    return HttpResponse(content[kind](), content_type=FILES[kind], headers=headers)
 
 
 @require_POST
@@ -127,25 +145,18 @@ def _visible(request: HttpRequest, trial_id: int) -> Trial:
     return get_object_or_404(rows, pk=trial_id)
 
 
-def _cells(row: Difference, currency: str) -> tuple[object, ...]:
-    """Returns a row of the CSV, by COLUMNS."""
-    own = row.difference
-    ends = (None, None, None) if own is None else (own.mean, own.low, own.high)
-    unit = row.unit or currency
-    return row.key, unit, own.pairs if own else 0, row.mean_a, row.mean_b, *ends, "share of A" if row.share else unit
-
-
-def _words(row: Difference, currency: str) -> dict[str, Any]:
-    """Writes a row of the result; the tone says whether the whole interval is on the better side."""
+def _words(row: Difference, found: Outcome) -> dict[str, Any]:
+    """Writes a row of the result; the tone says whether the whole interval is on the better side. A mean of SLO
+    attainment below the objective is marked."""
     own = row.difference
     ends = tone = ""
     if own is not None and own.low is not None and own.high is not None:
         ends = f"{_change(row, own.low)} to {_change(row, own.high)}"
-        better = own.mean > 0 if row.key == "slo_attainment" else own.mean < 0
+        better = own.mean > 0 if row.key == ATTAINMENT else own.mean < 0
         tone = "" if own.low <= 0.0 <= own.high else "good" if better else "bad"
-    unit = row.unit or currency
+    unit = row.unit or found.currency
     means = [
-        formats.percent(value, 2) if unit == "share" else formats.quantity(value, unit)
+        (formats.percent(value, 2) if unit == "share" else formats.quantity(value, unit), found.is_below(row, value))
         for value in (row.mean_a, row.mean_b)
     ]
     return {

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import openpyxl
 import pytest
 from django.core.exceptions import ValidationError
 from django.test import Client
@@ -15,12 +19,14 @@ from pools.models import AuditEntry, Service
 from scheduler.models import Trial, TrialState
 from scheduler.operations import pauses
 from scheduler.trials import outcome, turns
-from telemetry.models import Settlement, StatementLine
-from tests.fakes import seed
+from telemetry.models import Alert, RequestRecord, Settlement, StatementLine
+from tests.fakes import house, seed
 from tests.fakes.people import person
+from tests.fakes.report_texts import pdf_text
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
+NEW_YEAR = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -112,9 +118,9 @@ def settled(service: Service, at: datetime, energy_j: float) -> None:
             )  # fmt: skip
 
 
-def ran(seeded: seed.Seeded, ratios: tuple[float, ...]) -> Trial:
+def ran(seeded: seed.Seeded, ratios: tuple[float, ...], begins_at: datetime = NEW_YEAR) -> Trial:
     """Runs a trial of two pairs or more, whose B takes so many times A's energy in each; a warm-up takes ten times."""
-    trial = planned(seeded.service, pairs=len(ratios), begins_at=datetime(2030, 1, 1, tzinfo=UTC))
+    trial = planned(seeded.service, pairs=len(ratios), begins_at=begins_at)
     for block in trial.blocks.all():
         block.switched_at = block.starts_at
         block.save()
@@ -163,6 +169,51 @@ def test_block_that_was_disturbed_is_left_out_with_its_pair_and_named(seeded):
     assert (energy.difference.pairs, energy.difference.low) == (1, None)
 
 
+def silent(node: str, since: datetime, last_seen_at: datetime, resolved_at: datetime) -> None:
+    Alert.objects.create(
+        rule="node_silent", subject=node, level="bad", state="resolved", summary="silent", step="look", threshold=30.0,
+        since=since, opened_at=since, last_seen_at=last_seen_at, resolved_at=resolved_at,
+    )  # fmt: skip
+
+
+def test_silence_counts_until_its_node_was_heard_again_and_not_until_its_alert_was_closed(seeded):
+    trial = ran(seeded, (0.8, 0.9, 0.85))
+    one, _, other, *_ = trial.blocks.all()
+    counts_from = {block.index: block.starts_at + timedelta(seconds=trial.warm_up_s) for block in (one, other)}
+    minute = timedelta(minutes=1)
+    # heard again in the warm-up of the first block, and closed after it
+    begun = one.starts_at - 5 * minute
+    silent("n1", begun, counts_from[one.index] - minute, counts_from[one.index] + minute)
+    # heard again after the warm-up of the third
+    silent("n1", other.starts_at, counts_from[other.index] + minute, counts_from[other.index] + 2 * minute)
+    assert {row.index: row.left_out for row in outcome.of(trial).left_out} == {2: "the meters of n1 were silent"}
+
+
+def test_arm_below_the_strictest_objective_is_marked(seeded):
+    trial = ran(seeded, (0.8, 0.9))
+    for block in trial.blocks.all():
+        house.requests_came(block.ends_at, 10, over_s=600.0, service=seeded.service.name)
+    RequestRecord.objects.update(slo_met=True)
+    for block in trial.blocks.filter(arm="B"):
+        one = RequestRecord.objects.filter(started_at__gte=block.starts_at, started_at__lt=block.ends_at).first()
+        assert one is not None
+        RequestRecord.objects.filter(started_at=one.started_at).update(slo_met=False)
+    found = outcome.of(trial)
+    (row,) = [row for row in found.differences if row.key == outcome.ATTAINMENT]
+    assert (row.mean_a, row.mean_b, found.objective) == (1.0, pytest.approx(0.9), 0.99)
+    assert (found.is_below(row, row.mean_a), found.is_below(row, row.mean_b)) == (False, True)
+
+
+def test_outcome_takes_as_many_queries_for_many_blocks_as_for_few(seeded, django_assert_num_queries):
+    few = ran(seeded, (0.8, 0.9))
+    Trial.objects.update(state=TrialState.DONE)
+    many = ran(seeded, (0.8,) * 5, NEW_YEAR + 24 * HOUR)
+    for trial in (few, many):
+        found = Trial.objects.select_related("service").get(pk=trial.pk)
+        with django_assert_num_queries(9):
+            outcome.of(found)
+
+
 def test_rest_plans_shows_and_cancels_and_the_page_has_the_result(seeded, redis_client):
     client = Client()
     client.force_login(person("administrator"))
@@ -186,3 +237,13 @@ def test_rest_plans_shows_and_cancels_and_the_page_has_the_result(seeded, redis_
     rows = client.get(f"/trials/{trial.pk}.csv").content.decode().splitlines()
     assert rows[0].startswith("figure,unit,pairs,mean_a,mean_b,difference")
     assert client.get(f"{where}").status_code == 200
+    blocks = client.get(f"/trials/{trial.pk}.blocks.csv").content.decode().splitlines()
+    assert len(blocks) == 1 + 4
+    sheet = openpyxl.load_workbook(io.BytesIO(client.get(f"/trials/{trial.pk}.xlsx").content))["Differences"]
+    in_csv = [float(row["difference"] or "nan") for row in csv.DictReader(rows)]
+    in_sheet = [cell.value if cell.value is not None else math.nan for cell in sheet["F"][1:]]
+    assert in_sheet == pytest.approx(in_csv, nan_ok=True)
+    text = pdf_text(client.get(f"/trials/{trial.pk}.pdf").content)
+    assert "-0.15" in text
+    assert "CONTAINS SYNTHETIC DATA" in text
+    assert client.get(f"/trials/{trial.pk}.doc").status_code == 404
