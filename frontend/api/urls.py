@@ -35,26 +35,30 @@ class Router(SimpleRouter):
     ]
 
 
+RESOURCES = {
+    **configure.VIEWSETS,
+    "instances": history.InstanceViewSet,
+    "epochs": history.EpochViewSet,
+    "decisions": history.DecisionViewSet,
+    "requests": history.RequestViewSet,
+    "audit": history.AuditViewSet,
+    "synthetic-history": history.SyntheticHistoryViewSet,
+    "keys": keys.ApiKeyViewSet,
+    "jobs": jobs.JobViewSet,
+    "reports": reports.ReportViewSet,
+    "alerts": alerts.AlertViewSet,
+    "alert-silences": alerts.SilenceViewSet,
+    "pauses": operations.PauseViewSet,
+    "overrides": operations.OverrideViewSet,
+    "approvals": operations.ApprovalViewSet,
+    "studies": studies.StudyViewSet,
+    "trials": trials.TrialViewSet,
+    "webhooks": webhooks.SubscriptionViewSet,
+    "webhook-deliveries": webhooks.DeliveryViewSet,
+}
 router = Router()
-for kind, viewset in configure.VIEWSETS.items():
+for kind, viewset in RESOURCES.items():
     router.register(kind, viewset, basename=kind)
-router.register("instances", history.InstanceViewSet)
-router.register("epochs", history.EpochViewSet)
-router.register("decisions", history.DecisionViewSet)
-router.register("requests", history.RequestViewSet)
-router.register("audit", history.AuditViewSet)
-router.register("keys", keys.ApiKeyViewSet)
-router.register("jobs", jobs.JobViewSet)
-router.register("reports", reports.ReportViewSet)
-router.register("alerts", alerts.AlertViewSet)
-router.register("alert-silences", alerts.SilenceViewSet)
-router.register("pauses", operations.PauseViewSet)
-router.register("overrides", operations.OverrideViewSet)
-router.register("approvals", operations.ApprovalViewSet)
-router.register("studies", studies.StudyViewSet)
-router.register("trials", trials.TrialViewSet)
-router.register("webhooks", webhooks.SubscriptionViewSet)
-router.register("webhook-deliveries", webhooks.DeliveryViewSet)
 
 app_name = "api"
 urlpatterns = [
@@ -70,5 +74,5 @@ urlpatterns = [
     path("series/<str:name>/", series.SeriesView.as_view(), name="series"),
     path("schema/", documents.SchemaView.as_view(), name="schema"),
     path("docs/", documents.DocsView.as_view(), name="docs"),
-    re_path(r"^.*$", documents.Nothing.as_view(), name="nothing"),
+    re_path(r"^[\s\S]*$", documents.Nothing.as_view(), name="nothing"),
 ]

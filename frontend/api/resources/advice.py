@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ClassVar
 
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -21,6 +21,7 @@ from scheduler.operations import overrides, pauses, previews, visibility
 from scheduler.operations.configure import changes
 
 from ..rest.base import View
+from ..rest.bodies import Body
 from ..rest.owned import ChoiceField
 from ..rest.references import KeyField, of_key
 
@@ -81,7 +82,7 @@ class AdviceView(View):
         return Response(AdviceSerializer({"service": found.name, **both, "turns": turns}).data)
 
 
-class SwitchSerializer(serializers.Serializer):
+class SwitchSerializer(Body):
     """A switch to preview: what is given of it is done in this order, and taken back. `knobs` go with `policy`."""
 
     service = KeyField(queryset=Service.objects.all())
@@ -115,6 +116,8 @@ class PreviewSerializer(serializers.Serializer):
 
 class PreviewView(View):
     """Previews a switch of a service: it is carried out in a transaction that is taken back."""
+
+    named_in_body: ClassVar[bool] = True
 
     @extend_schema(operation_id="preview_create", request=SwitchSerializer, responses=PreviewSerializer, tags=["modes"])
     def post(self, request: Request) -> Response:

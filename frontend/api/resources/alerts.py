@@ -19,15 +19,17 @@ from telemetry.alerts import evaluation
 from telemetry.models import Alert, AlertSilence
 
 from ..rest.base import ReadOnly
+from ..rest.bodies import Body
 from ..rest.filters import filterset
 from ..rest.idempotency import idempotent
 from ..rest.problems import Conflict
+from ..rest.references import named
 
 
 class AlertSerializer(serializers.ModelSerializer):
     """`value` and `threshold` are in `unit`: s, W, share (0 to 1), times, or a count."""
 
-    acknowledged_by = serializers.CharField(source="acknowledged_by.username", default=None)
+    acknowledged_by = named("acknowledged_by.username")
     decision = serializers.IntegerField(source="decision_id", allow_null=True)
 
     class Meta:
@@ -39,14 +41,14 @@ class AlertSerializer(serializers.ModelSerializer):
 
 
 class SilenceSerializer(serializers.ModelSerializer):
-    created_by = serializers.CharField(source="created_by.username", default=None)
+    created_by = named("created_by.username")
 
     class Meta:
         model = AlertSilence
         fields = ("id", "rule", "subject", "reason", "created_by", "created_at", "expires_at")
 
 
-class NewSilence(serializers.Serializer):
+class NewSilence(Body):
     """The silence to make. `for_s`: seconds from now, a minute to 30 days; an empty `subject` means all."""
 
     rule = serializers.CharField(max_length=40)

@@ -298,7 +298,7 @@ def viewset_of(owned: Owned) -> type[OwnedViewSet]:
             request=one_or_many,
             responses=_proxy(f"{name}ValidationResults", ValidationResult, ValidationResult(many=True)),
         ),
-        validate_change=extend_schema(responses=ValidationResult),
+        validate_change=extend_schema(request=serializer(partial=True), responses=ValidationResult),
     )(made)
     return described
 

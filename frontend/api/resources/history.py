@@ -16,10 +16,11 @@ from pools.models import AuditEntry, Instance
 from scheduler.models import Decision, Epoch
 from scheduler.operations import visibility
 from telemetry.ledger import settled_reader
-from telemetry.models import RequestRecord
+from telemetry.models import RequestRecord, SyntheticHistory
 
 from ..rest.base import Lists, ReadOnly
 from ..rest.filters import filterset
+from ..rest.references import pool_relations
 from . import serializers
 
 
@@ -29,7 +30,7 @@ class InstanceViewSet(ReadOnly):
     Those without a node registered themselves with a gateway.
     """
 
-    queryset = Instance.objects.select_related("node", "model_card")
+    queryset = Instance.objects.select_related("node", "model_card", *pool_relations())
     serializer_class = serializers.InstanceSerializer
     lookup_field = "uid"
     lookup_value_regex = "[0-9a-f-]{36}"
@@ -70,10 +71,20 @@ class EpochViewSet(ReadOnly):
         return visibility.of_services(self.request.user, super().get_queryset())
 
 
+class SyntheticHistoryViewSet(ReadOnly):
+    """Spans of time whose figures a model made up: the demo's history. Empty in any other fleet."""
+
+    queryset = SyntheticHistory.objects.all()
+    serializer_class = serializers.SyntheticHistorySerializer
+    ordering = ("-start_at", "-id")
+    ordering_fields = ("start_at", "end_at")
+    filterset_class = filterset(SyntheticHistory, end_after="end_at__gt", start_before="start_at__lt")
+
+
 class DecisionViewSet(ReadOnly):
     """Decisions of the loops, the newest first. A single one has its inputs, alternatives and realised figures."""
 
-    queryset = Decision.objects.select_related("service")
+    queryset = Decision.objects.select_related("service", *pool_relations())
     ordering = ("-at", "-id")
     ordering_fields = ("at",)
     filterset_class = filterset(
@@ -81,6 +92,7 @@ class DecisionViewSet(ReadOnly):
         kind="kind",
         reason="reason",
         service="service__name",
+        site="pool__site__name",
         epoch="epoch",
         pool="pool",
         instance_uid="instance_uid",
@@ -106,7 +118,7 @@ class RequestViewSet(Lists):
     A list only: records are kept by time, and to find one by its id alone every day would have to be read.
     """
 
-    queryset = RequestRecord.objects.select_related("tenant")
+    queryset = RequestRecord.objects.select_related("tenant", *pool_relations())
     lookup_field = "request_id"
     lookup_value_regex = "[^/]{1,64}"
     serializer_class = serializers.RequestSerializer

@@ -21,12 +21,13 @@ from ..rest.filters import filterset
 from ..rest.idempotency import idempotent
 from ..rest.permissions import require_at
 from ..rest.problems import Conflict
+from ..rest.references import named
 
 
 class JobSerializer(serializers.ModelSerializer):
     """`progress` is the share done, 0 to 1."""
 
-    created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True, read_only=True)
+    created_by = named("created_by.username")
 
     class Meta:
         model = Job

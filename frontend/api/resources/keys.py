@@ -15,6 +15,7 @@ from pools.access.rights import Right
 from pools.models import ApiKey, Tenant
 
 from ..rest.base import ReadOnly
+from ..rest.bodies import Body
 from ..rest.filters import filterset
 from ..rest.idempotency import idempotent
 from ..rest.permissions import require_at
@@ -30,7 +31,7 @@ class ApiKeySerializer(serializers.ModelSerializer):
         fields: tuple[str, ...] = ("id", "tenant", "label", "prefix", "created_at", "expires_at", "revoked_at")
 
 
-class NewApiKey(serializers.Serializer):
+class NewApiKey(Body):
     tenant = KeyField(queryset=Tenant.objects.all())
     label = serializers.CharField(max_length=100, default="", allow_blank=True)
     expires_at = serializers.DateTimeField(default=None, allow_null=True)

@@ -21,23 +21,19 @@ from scheduler.models import Approval, ControlMode, LoopPause, Override, Overrid
 from scheduler.operations import approvals, overrides, pauses, visibility
 
 from ..rest.base import ReadOnly, View
+from ..rest.bodies import Body
 from ..rest.filters import filterset
 from ..rest.idempotency import idempotent
 from ..rest.owned import ChoiceField, NumberField
-from ..rest.permissions import within
-from ..rest.references import KeyField, key_of, of_key
-
-
-def _name(source: str) -> serializers.Field:
-    return serializers.CharField(source=source, default=None, allow_null=True, read_only=True)
+from ..rest.references import KeyField, PoolField, PoolName, key_of, named, of_key, pool_relations
 
 
 class PauseSerializer(serializers.ModelSerializer):
     """A pause, in force until `ended_at` or `expires_at`; if both are null, until somebody resumes the loop."""
 
-    service = _name("service.name")
-    created_by = _name("created_by.username")
-    ended_by = _name("ended_by.username")
+    service = named("service.name")
+    created_by = named("created_by.username")
+    ended_by = named("ended_by.username")
 
     class Meta:
         model = LoopPause
@@ -46,7 +42,7 @@ class PauseSerializer(serializers.ModelSerializer):
         )
 
 
-class NewPause(serializers.Serializer):
+class NewPause(Body):
     service = KeyField(queryset=Service.objects.all())
     loop = ChoiceField(choices=LoopPause.Loop.choices)
     reason = serializers.CharField(max_length=300)
@@ -57,27 +53,28 @@ class OverrideSerializer(serializers.ModelSerializer):
     """`value` by kind: workers of a pool by mode; `{"mhz": ...}` or `{"floor_mhz": ...}`; `{"partition": ...}`; or
     nothing for a drain."""
 
-    service = _name("service.name")
-    site = _name("site.name")
+    service = named("service.name")
+    site = named("site.name")
     pool = serializers.IntegerField(source="pool_id", allow_null=True, read_only=True)
-    created_by = _name("created_by.username")
-    ended_by = _name("ended_by.username")
+    pool_name = PoolName()
+    created_by = named("created_by.username")
+    ended_by = named("ended_by.username")
     decision = serializers.IntegerField(source="decision_id", allow_null=True, read_only=True)
 
     class Meta:
         model = Override
         fields = (
-            *("id", "kind", "service", "site", "pool", "instance_uid", "value", "decision", "reason"),
+            *("id", "kind", "service", "site", "pool", "pool_name", "instance_uid", "value", "decision", "reason"),
             *("created_at", "created_by", "expires_at", "ended_at", "ended_by"),
         )
 
 
-class NewOverride(serializers.Serializer):
+class NewOverride(Body):
     """`workers` (mode -> instances) for a `pool`; of kind clock `mhz`, or `floor_mhz`: how far down its rule may go;
     `partition` for a `service`; or a `site` to drain."""
 
     kind = ChoiceField(choices=OverrideKind.choices)
-    pool = serializers.PrimaryKeyRelatedField(
+    pool = PoolField(
         queryset=Pool.objects.select_related("service__partition", "site", "request_class__partition"), required=False
     )
     service = KeyField(queryset=Service.objects.all(), required=False)
@@ -100,8 +97,8 @@ NEEDED = {
 
 
 class ApprovalSerializer(serializers.ModelSerializer):
-    service = _name("service.name")
-    decided_by = _name("decided_by.username")
+    service = named("service.name")
+    decided_by = named("decided_by.username")
 
     class Meta:
         model = Approval
@@ -111,7 +108,7 @@ class ApprovalSerializer(serializers.ModelSerializer):
         )
 
 
-class Rejection(serializers.Serializer):
+class Rejection(Body):
     note = serializers.CharField(max_length=300, default="", allow_blank=True)
 
 
@@ -144,7 +141,7 @@ class PauseViewSet(ReadOnly):
 class OverrideViewSet(ReadOnly):
     """A person's word against the controllers', for a while; the newest first."""
 
-    queryset = Override.objects.select_related("service", "site", "pool", "created_by", "ended_by")
+    queryset = Override.objects.select_related("service", "site", *pool_relations(), "created_by", "ended_by")
     serializer_class = OverrideSerializer
     ordering = ("-created_at", "-id")
     filterset_class = filterset(
@@ -159,8 +156,6 @@ class OverrideViewSet(ReadOnly):
     def create(self, request: Request) -> Response:
         """Pins a pool's workers, a clock or a partition, or drains a site, until it ends."""
         asked = NewOverride(data=request.data, context={"request": request})
-        pools: Any = asked.fields["pool"]
-        pools.queryset = within(request.user, pools.queryset, "site")
         asked.is_valid(raise_exception=True)
         made = _override(request, asked.validated_data)
         location = f"{request.path}{made.pk}/"
@@ -247,6 +242,11 @@ class ControlModeSerializer(serializers.Serializer):
     in_force = serializers.CharField(read_only=True)
     gateways_only = serializers.BooleanField(read_only=True)
     mode = ChoiceField(choices=ControlMode.choices)
+    approve_within_s = NumberField(help_text="A plan that waits longer for approval is out of date.")
+
+
+class NewControlMode(Body):
+    mode = ChoiceField(choices=ControlMode.choices)
     approve_within_s = NumberField(required=False, min_value=1)
 
 
@@ -258,13 +258,11 @@ class ControlModeView(View):
         """Returns the control mode of a service's slow loops."""
         return _mode(active_operations.control_mode_of(self._service(service)))
 
-    @extend_schema(
-        operation_id="mode_set", request=ControlModeSerializer, responses=ControlModeSerializer, tags=["modes"]
-    )
+    @extend_schema(operation_id="mode_set", request=NewControlMode, responses=ControlModeSerializer, tags=["modes"])
     @idempotent
     def post(self, request: Request, service: str) -> Response:
         """Sets it. What waits for approval is out of date where nothing is to be approved any more."""
-        asked = ControlModeSerializer(data=request.data)
+        asked = NewControlMode(data=request.data)
         asked.is_valid(raise_exception=True)
         given = asked.validated_data
         actor = audit.actor_of(request, "api")

@@ -18,15 +18,18 @@ from rest_framework.response import Response
 
 from pools.access import audit, rights
 from pools.access.rights import Right
+from pools.models import JobState
 from scheduler.operations import visibility
 from telemetry.models import Report, ReportFile
 from telemetry.report_values.bill import BASES
 from telemetry.report_values.errors import BadReport
+from telemetry.report_values.market import MATCHINGS
 from telemetry.report_values.report_request import NO_BILL
 from telemetry.reports import report_requests
 from telemetry.reports.tasks import send
 
 from ..rest.base import ReadOnly
+from ..rest.bodies import Body
 from ..rest.filters import filterset
 from ..rest.idempotency import idempotent
 from ..rest.problems import Conflict
@@ -42,8 +45,8 @@ class ReportSerializer(serializers.ModelSerializer):
     """`state`, `progress` and `error` are the job's; `summary` is null until it is done."""
 
     job = serializers.UUIDField(source="job.uid")
-    state = serializers.CharField(source="job.state")
-    progress = serializers.FloatField(source="job.progress")
+    state = serializers.ChoiceField(source="job.state", choices=JobState.choices)
+    progress = serializers.FloatField(source="job.progress", help_text="Share done, 0 to 1.")
     error = serializers.CharField(source="job.error")
     files = ReportFileSerializer(many=True, read_only=True)
 
@@ -81,7 +84,7 @@ class ReportDetailSerializer(ReportSerializer):
         return ReportInputSerializer(report_requests.inputs(report), many=True).data
 
 
-class NewReport(serializers.Serializer):
+class NewReport(Body):
     """The report to make. docs/reports.md explains `by`, `formats` and `zone`; empty `sites` means all."""
 
     period = serializers.CharField(
@@ -94,6 +97,9 @@ class NewReport(serializers.Serializer):
     baseline = serializers.BooleanField(required=False)
     basis = serializers.ChoiceField(
         choices=(*BASES, NO_BILL), required=False, help_text="How the bill shares out what is nobody's; none: no bill."
+    )
+    matching = serializers.ChoiceField(
+        choices=MATCHINGS, required=False, help_text="How contracts for electricity cover what is used."
     )
 
 

@@ -6,19 +6,37 @@ from rest_framework import serializers
 
 from pools.models import AuditEntry, Instance
 from scheduler.models import Decision, Epoch
-from telemetry.models import RequestRecord
+from telemetry.models import RequestRecord, SyntheticHistory
+
+from ..rest.references import PoolName, named
 
 
 class InstanceSerializer(serializers.ModelSerializer):
-    node = serializers.CharField(source="node.name", default=None)
+    service = serializers.CharField(source="pool.service.name")
+    site = serializers.CharField(source="pool.site.name")
+    node = named("node.name")
     model = serializers.CharField(source="model_card.name")
     pool = serializers.IntegerField(source="pool_id")
+    pool_name = PoolName()
     decision = serializers.IntegerField(source="decision_id", allow_null=True)
 
     class Meta:
         model = Instance
         fields = (
-            *("uid", "pool", "node", "model", "gpu_type", "tp", "desired", "state", "detail"),
+            *(
+                "uid",
+                "service",
+                "site",
+                "pool",
+                "pool_name",
+                "node",
+                "model",
+                "gpu_type",
+                "tp",
+                "desired",
+                "state",
+                "detail",
+            ),
             *("created_at", "ready_at", "stopped_at", "decision"),
         )
 
@@ -34,35 +52,59 @@ class EpochSerializer(serializers.ModelSerializer):
         )
 
 
-class DecisionSerializer(serializers.ModelSerializer):
-    """A line of a list; `DecisionDetailSerializer` has the inputs and alternatives too."""
+class SyntheticHistorySerializer(serializers.ModelSerializer):
+    class Meta:
+        model = SyntheticHistory
+        fields = ("id", "start_at", "end_at", "source", "made_at")
 
-    service = serializers.CharField(source="service.name", default=None)
+
+class DecisionSerializer(serializers.ModelSerializer):
+    """A decision. `site` is its pool's; null: it is of a whole service."""
+
+    service = named("service.name")
+    site = named("pool.site.name")
     epoch = serializers.IntegerField(source="epoch_id", allow_null=True)
     pool = serializers.IntegerField(source="pool_id", allow_null=True)
+    pool_name = PoolName()
 
     class Meta:
         model = Decision
         fields: tuple[str, ...] = (
-            *("id", "kind", "at", "service", "epoch", "pool", "instance_uid", "reason", "summary", "held"),
+            *("id", "kind", "at", "service", "site", "epoch", "pool", "pool_name", "instance_uid", "reason", "summary"),
+            "held",
         )
 
 
 class DecisionDetailSerializer(DecisionSerializer):
+    """A decision with what it was made from, what else there was, and what came of it."""
+
+    alternatives = serializers.ListField(child=serializers.DictField())
+    commands = serializers.ListField(child=serializers.DictField())
+
     class Meta(DecisionSerializer.Meta):
         fields = (*DecisionSerializer.Meta.fields, "inputs", "alternatives", "commands", "predicted", "realised")
 
 
 class RequestSerializer(serializers.ModelSerializer):
-    tenant = serializers.CharField(source="tenant.name", default=None)
+    tenant = named("tenant.name")
+    site = named("pool.site.name")
     pool = serializers.IntegerField(source="pool_id", allow_null=True)
+    pool_name = PoolName()
 
     class Meta:
         model = RequestRecord
         fields = (
             *("request_id", "started_at", "service", "tenant", "endpoint", "stream", "status", "http_status"),
-            *("prompt_tokens", "output_tokens", "predicted_output_tokens", "request_class", "actual_class", "pool"),
-            *("instance_uid", "ttft_s", "tpot_s", "itl_max_s", "e2e_s", "predicted_energy_j", "attempts"),
+            *(
+                "prompt_tokens",
+                "output_tokens",
+                "predicted_output_tokens",
+                "request_class",
+                "actual_class",
+                "site",
+                "pool",
+            ),
+            *("pool_name", "instance_uid", "ttft_s", "tpot_s", "itl_max_s", "e2e_s", "predicted_energy_j", "attempts"),
             *("route_reason", "error", "slo_met", "slo_failed"),
         )
 

@@ -17,16 +17,17 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from pools.access import audit
-from pools.models import Service
+from pools.models import JobState, Service
 from scheduler.models import Study, StudyRun
 from scheduler.whatif import applying, comparing, experiment_studies, studies, study_drafts, study_requests, tasks
 from scheduler.whatif.errors import BadStudy
 
 from ..rest.base import ReadOnly
+from ..rest.bodies import Body
 from ..rest.filters import filterset
 from ..rest.idempotency import idempotent
 from ..rest.problems import Conflict
-from ..rest.references import KeyField
+from ..rest.references import KeyField, named
 from .experiments import ExperimentResultSerializer
 
 MOST_FORM_BYTES = study_drafts.MOST_TRACE_BYTES + (1 << 20)
@@ -48,10 +49,10 @@ class StudySerializer(serializers.ModelSerializer):
     """`state`, `progress` and `error` are the job's."""
 
     job = serializers.UUIDField(source="job.uid")
-    state = serializers.CharField(source="job.state")
-    progress = serializers.FloatField(source="job.progress")
+    state = serializers.ChoiceField(source="job.state", choices=JobState.choices)
+    progress = serializers.FloatField(source="job.progress", help_text="Share done, 0 to 1.")
     error = serializers.CharField(source="job.error")
-    created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True, read_only=True)
+    created_by = named("created_by.username")
 
     class Meta:
         model = Study
@@ -93,7 +94,7 @@ class StudyDetailSerializer(StudySerializer):
         return comparing.as_json(runs, study.currency, study.target)
 
 
-class NewStudy(serializers.Serializer):
+class NewStudy(Body):
     """The study to make; only `runs` is required. An experiment (lab:NAME) brings its own values of the rest, and takes
     only `name` and, where it needs a trace, `traffic`."""
 
@@ -141,7 +142,7 @@ def _no_number(text: str) -> None:
     raise ValueError(f"{text} is no number of JSON")
 
 
-class ApplyStudy(serializers.Serializer):
+class ApplyStudy(Body):
     service = KeyField(queryset=Service.objects.all())
     advise = serializers.BooleanField(default=True)
 

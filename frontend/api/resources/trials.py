@@ -22,9 +22,10 @@ from scheduler.operations import visibility
 from scheduler.trials import outcome, turns
 
 from ..rest.base import ReadOnly
+from ..rest.bodies import Body
 from ..rest.filters import filterset
 from ..rest.idempotency import idempotent
-from ..rest.references import KeyField
+from ..rest.references import KeyField, named
 
 
 class TrialBlockSerializer(serializers.ModelSerializer):
@@ -39,7 +40,7 @@ class TrialSerializer(serializers.ModelSerializer):
     """A trial of policies A and B. `state`: planned, running, done or cancelled (`ended_why`)."""
 
     service = serializers.CharField(source="service.name", read_only=True)
-    created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True, read_only=True)
+    created_by = named("created_by.username")
 
     class Meta:
         model = Trial
@@ -64,7 +65,7 @@ class TrialDetailSerializer(TrialSerializer):
         return dataclasses.asdict(outcome.of(trial))
 
 
-class NewTrial(serializers.Serializer):
+class NewTrial(Body):
     """The trial to plan; blocks of `block_h` hours, a pair for each of `pairs`, from `begins_at` on."""
 
     service = KeyField(queryset=Service.objects.all())
@@ -79,7 +80,7 @@ class NewTrial(serializers.Serializer):
     reason = serializers.CharField(max_length=300)
 
 
-class CancelTrial(serializers.Serializer):
+class CancelTrial(Body):
     reason = serializers.CharField(max_length=300)
 
 

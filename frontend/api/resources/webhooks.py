@@ -19,16 +19,18 @@ from scheduler import webhooks
 from scheduler.models import WebhookDelivery, WebhookSubscription
 
 from ..rest.base import ReadOnly, shown
+from ..rest.bodies import ByType
 from ..rest.filters import filterset
 from ..rest.idempotency import conditional, idempotent
 from ..rest.owned import ChoiceField
 from ..rest.problems import Conflict
+from ..rest.references import named
 from ..rest.representation import check_match, etag
 
 
-class SubscriptionSerializer(serializers.ModelSerializer):
+class SubscriptionSerializer(ByType, serializers.ModelSerializer):
     events = serializers.ListField(child=ChoiceField(choices=list(webhooks.EVENTS)), min_length=1)
-    created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True, read_only=True)
+    created_by = named("created_by.username")
 
     class Meta:
         model = WebhookSubscription

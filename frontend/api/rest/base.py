@@ -27,11 +27,12 @@ REQUEST_ID = re.compile(r"[\w.:-]{1,64}")
 
 
 class Api:
-    """Mixed into every view: its rights, and the headers of its answers."""
+    """Mixed into every view: its rights, and headers of its answers. `named_in_body`: what it may not find (404)."""
 
     permission_classes: ClassVar[list[Any]] = [Allowed]
     reads: ClassVar[Right] = Right.VIEW
     writes: ClassVar[Right] = Right.OPERATE
+    named_in_body: ClassVar[bool] = False
 
     def initialize_request(self, request: Any, *args: Any, **kwargs: Any) -> Request:
         brought = request.headers.get("X-Request-ID", "")

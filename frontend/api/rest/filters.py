@@ -14,6 +14,8 @@ from django.db.models import QuerySet
 from django.db.models.constants import LOOKUP_SEP
 from django_filters.fields import IsoDateTimeField
 from django_filters.rest_framework import DjangoFilterBackend
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema_field
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
@@ -45,14 +47,13 @@ def _filter(model: type[models.Model], path: str) -> django_filters.Filter:
         case _ if column.choices and lookup == "exact":
             return django_filters.ChoiceFilter(choices=column.choices, **options, **_said(column.choices))
         case models.BooleanField():
-            options |= _said(TRUTH)
-            return django_filters.TypedChoiceFilter(choices=TRUTH, coerce=lambda text: text == "true", **options)
+            return TruthFilter(**options)
         case models.DateTimeField():
             return MomentFilter(**options)
         case models.UUIDField():
             return django_filters.UUIDFilter(**options)
         case models.IntegerField() | models.ForeignKey() | models.AutoField():
-            return django_filters.NumberFilter(**options)
+            return WholeNumberFilter(**options)
         case models.FloatField():
             return django_filters.NumberFilter(**options)
     return django_filters.CharFilter(max_length=column.max_length or 500, strip=False, **options)
@@ -61,6 +62,16 @@ def _filter(model: type[models.Model], path: str) -> django_filters.Filter:
 def _said(choices: Iterable[Any]) -> dict[str, Any]:
     """The error of a value that is no choice: it names those that are."""
     return {"error_messages": {"invalid_choice": f"give one of: {', '.join(str(value) for value, _ in choices)}"}}
+
+
+class WholeNumberFilter(django_filters.NumberFilter):
+    field_class = forms.IntegerField
+
+
+@extend_schema_field(OpenApiTypes.BOOL)
+class TruthFilter(django_filters.TypedChoiceFilter):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(choices=TRUTH, coerce=lambda text: text == "true", **options, **_said(TRUTH))
 
 
 class MomentField(IsoDateTimeField):
@@ -91,12 +102,14 @@ def _help(column: Any, lookup: str) -> str:
 
 
 class Filters(DjangoFilterBackend):
-    """As django-filter's, but a parameter that nobody knows is an error: a typo must not give everything."""
+    """Filters as django-filter does, but refuses a parameter that nobody knows, and one without a value."""
 
     def filter_queryset(self, request: Request, queryset: QuerySet[Any], view: Any) -> QuerySet[Any]:
         chosen = self.get_filterset_class(view, queryset)
         known = sorted(chosen.base_filters) if chosen is not None else []
-        for name in request.query_params:
+        for name, value in request.query_params.items():
+            if name in known and not value:
+                raise ValidationError({name: "it is empty: give a value, or leave the filter out"})
             if name not in known and name not in ALWAYS:
                 raise ValidationError({name: f"this list has no such filter; it has: {', '.join(known) or 'none'}"})
         found: QuerySet[Any] = super().filter_queryset(request, queryset, view)

@@ -17,11 +17,10 @@ from core.policy.setting_texts import documented
 from pools.models import Node
 from scheduler.operations.configure.registry import Owned, of
 
+from .bodies import ByType
 from .filters import filterset
 from .references import KeyField, key_paths, key_relations
 from .representation import etag
-
-GPU_COUNTS = {"type": "object", "additionalProperties": {"type": "integer"}}
 
 
 class NumberField(serializers.FloatField):
@@ -45,7 +44,7 @@ class ChoiceField(serializers.ChoiceField):
             raise serializers.ValidationError(f"'{str(data)[:40]}' is none of: {known}") from None
 
 
-@extend_schema_field(GPU_COUNTS)
+@extend_schema_field({"type": "object", "additionalProperties": {"type": "integer"}})
 class GpuCounts(serializers.Field):
     """GPU type -> how many."""
 
@@ -56,6 +55,10 @@ class GpuCounts(serializers.Field):
         return counts
 
 
+def _counts() -> serializers.Field:
+    return serializers.DictField(child=serializers.IntegerField(), read_only=True)
+
+
 def _text(source: str) -> serializers.Field:
     return serializers.CharField(source=source, read_only=True)
 
@@ -64,10 +67,13 @@ def _text(source: str) -> serializers.Field:
 MORE: Mapping[str, Mapping[str, Any]] = {
     "nodes": {"site": lambda: _text("cluster.site.name"), "gpus": lambda: GpuCounts(source="*", read_only=True)},
     "gpus": {"site": lambda: _text("node.cluster.site.name")},
-    "pools": {"partition": lambda: _text("request_class.partition.name"), "gpu_budget": None, "workers": None},
+    "pools": {"partition": lambda: _text("request_class.partition.name"), "gpu_budget": _counts, "workers": _counts},
     "feeds": dict.fromkeys(("last_tried_at", "last_ok_at", "last_error", "last_error_at", "failures")),
     "report-schedules": {"last_period": None, "last_error": None},
-    **{kind: {"entered_at": None} for kind in ("tariffs", "gpu-rates", "pues", "embodied-factors", "instruments")},
+    **{
+        kind: {"entered_at": None}
+        for kind in ("tariffs", "gpu-rates", "pues", "embodied-factors", "instruments", "instrument-hours")
+    },
 }
 # Words of fields that say more than their help in forms, where a table stands beside.
 _KNOBS = "\n".join(f"- `{'tuning.' if '.' in name else ''}{name}`: {words}" for name, words in documented().items())
@@ -75,7 +81,7 @@ HELP = {"services": {"knobs": f"What is set otherwise than in the preset: knobs,
 RELATED = {"nodes": ("gpus",)}  # rows that point here, and that lists show
 
 
-class OwnedSerializer(serializers.ModelSerializer):
+class OwnedSerializer(ByType, serializers.ModelSerializer):
     """Fields as in the forms; `etag` changes whenever anything else here does."""
 
     serializer_related_field = KeyField
@@ -154,7 +160,7 @@ def filters_of(owned: Owned) -> type[django_filters.FilterSet]:
     path = site_path(owned)
     if path and path != "pk":
         columns.setdefault("site", f"{path}__name")
-    if owned.versions:
+    if owned.versions and owned.has("valid_from"):
         columns |= {"valid_after": "valid_from__gt", "valid_before": "valid_from__lt"}
     return filterset(owned.model, **columns)
 

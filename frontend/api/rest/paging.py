@@ -29,7 +29,7 @@ class Pages(CursorPagination):
     def get_ordering(self, request: Request, queryset: QuerySet[Any], view: Any) -> tuple[str, ...]:
         default = tuple(getattr(view, "ordering", ("-pk",)))
         asked = request.query_params.get("ordering")
-        if not asked:
+        if asked is None:
             return default
         allowed = tuple(getattr(view, "ordering_fields", ()))
         names = asked.split(",")
@@ -56,6 +56,20 @@ class Pages(CursorPagination):
         except (NotFound, ModelError, ValueError, TypeError, DataError, OverflowError, binascii.Error):
             raise ValidationError({"cursor": "this is no cursor; follow the links of an answer"}) from None
         return rows
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        def link(words: str) -> dict[str, Any]:
+            return {"type": ["string", "null"], "format": "uri", "description": words}
+
+        return {
+            "type": "object",
+            "required": ["next", "previous", "results"],
+            "properties": {
+                "next": link("The page after this one; null: this is the last."),
+                "previous": link("The page before this one; null: this is the first."),
+                "results": schema,
+            },
+        }
 
     def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
         limit = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE_SIZE, "default": PAGE_SIZE}

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
+from django.db import models
 from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.plumbing import force_instance
+from rest_framework import serializers
+from rest_framework.fields import empty
+from rest_framework.permissions import SAFE_METHODS
 
 from . import problems
+from .bodies import Body
 from .schema_examples import example
 
 PROBLEM: dict[str, Any] = {
@@ -41,7 +48,7 @@ RESPONSE: dict[str, Any] = {
     "content": {problems.CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
 REFERENCE = {"$ref": "#/components/responses/Problem"}
-STATUSES = ("400", "401", "403", "404", "405", "406", "409", "412", "415", "422", "428", "429", "500", "503")
+ALWAYS = ("400", "401", "403", "406", "429", "500", "503")  # what any operation may answer
 
 
 def header(name: str, words: str, required: bool = False) -> dict[str, Any]:
@@ -49,7 +56,10 @@ def header(name: str, words: str, required: bool = False) -> dict[str, Any]:
 
 
 class Schema(AutoSchema):
-    """Adds to each operation its headers, the selection of fields, and problems for errors."""
+    """Adds to each operation its headers, the selection of fields, and the problems that it answers with.
+
+    An answer has all of its fields: those that may be missing are declared with `required=False`, and no default.
+    """
 
     def get_operation(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
         operation: dict[str, Any] | None = super().get_operation(*args, **kwargs)
@@ -73,7 +83,7 @@ class Schema(AutoSchema):
             words = "Only these fields of each, with commas between."
             names = {"type": "string", "pattern": "^[a-z0-9_]+(,[a-z0-9_]+)*$"}
             more.append({"name": "fields", "in": "query", "description": words, "schema": names})
-        for code in STATUSES:
+        for code in self._problems(handler):
             operation["responses"].setdefault(code, REFERENCE)
         operation.setdefault("description", _first_words(self.view, operation))
         return operation
@@ -87,8 +97,54 @@ class Schema(AutoSchema):
     def get_tags(self) -> list[str]:
         return [getattr(self.view, "tag", None) or super().get_tags()[0]]
 
+    def _problems(self, handler: Any) -> list[str]:
+        """Returns the statuses of the errors that the operation answers with, beside those of all."""
+        found = list(ALWAYS)
+        if "{" in self.path or self.view.named_in_body:
+            found.append("404")
+        if self.method not in SAFE_METHODS:
+            found.append("409")
+        if self.method in ("POST", "PATCH"):
+            found.append("415")
+        if getattr(handler, "conditional", False):
+            found += ["412", "428"]
+        if getattr(handler, "idempotent", False):
+            found.append("422")
+        return found
+
+    def _map_basic_serializer(self, serializer: Any, direction: str) -> dict[str, Any]:
+        serializer = force_instance(serializer)  # type: ignore[no-untyped-call]
+        found: dict[str, Any] = super()._map_basic_serializer(serializer, direction)  # type: ignore[no-untyped-call]
+        if direction == "response":
+            fields, rows = serializer.fields, isinstance(serializer, serializers.ModelSerializer)
+            there = [
+                name
+                for name in found.get("properties", {})
+                if rows or fields[name].required or fields[name].read_only or fields[name].default is not empty
+            ]
+            found["required"] = there
+        elif isinstance(serializer, Body):
+            found["additionalProperties"] = False
+        return found
+
+    def _map_serializer_field(self, field: Any, direction: str, bypass_extensions: bool = False) -> Any:
+        found = super()._map_serializer_field(field, direction, bypass_extensions)  # type: ignore[no-untyped-call]
+        model = getattr(getattr(field.parent, "Meta", None), "model", None)
+        if found is not None and type(field) is serializers.JSONField and model is not None:
+            found |= _shape(model._meta.get_field(field.source))
+        if found is not None and direction == "request" and isinstance(field, serializers.DecimalField):
+            found["type"] = ["number", *([found["type"]] if isinstance(found["type"], str) else found["type"])]
+        return found
+
     def _is_detail_read(self) -> bool:
         return self.method == "GET" and getattr(self.view, "action", "") == "retrieve"
+
+
+def _shape(column: models.JSONField[Any, Any]) -> dict[str, Any]:
+    """Returns the type of what a column of JSON holds, by its default: a list, or else an object."""
+    kind = "array" if column.default is list else "object"
+    shape: dict[str, Any] = {"type": [kind, "null"] if column.null else kind}
+    return {**shape, "items": {}} if kind == "array" else {**shape, "additionalProperties": {}}
 
 
 def _first_words(view: Any, operation: dict[str, Any]) -> str:
@@ -116,11 +172,11 @@ def finish(result: dict[str, Any], generator: Any, request: Any, public: bool) -
 
 
 def _plain(schema: object) -> Any:
-    """`anything, or null` is anything: as `oneOf` a null would be both, which is neither."""
+    """`anything, or null` is anything: as `oneOf` a null would be both, which is neither. No ids of enums."""
     if isinstance(schema, list):
         return [_plain(one) for one in schema]
     if not isinstance(schema, dict):
-        return schema
+        return float(schema) if isinstance(schema, Decimal) else schema
     if schema.get("oneOf") == [{}, {"type": "null"}]:
         schema = {name: value for name, value in schema.items() if name != "oneOf"}
-    return {name: _plain(value) for name, value in schema.items()}
+    return {name: _plain(value) for name, value in schema.items() if name != "x-spec-enum-id"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.contrib.auth import get_user_model
 from django.db import connection
@@ -12,6 +14,7 @@ from django.urls import resolve
 from frontend.api import urls
 from frontend.api.resources.series_sources import SERIES
 from pools.access.audit import Actor
+from telemetry.models import SyntheticHistory
 from tests.fakes import several
 
 MOST = 6  # session, user, role; rows, and what they name several of
@@ -37,7 +40,10 @@ OTHERS = {  # by the pattern's name: what is no list of the router's
 def client(shared_rows):
     """Signed in, where every list has several rows."""
     admin = get_user_model().objects.create_superuser("admin", password="secret")
-    several.of_everything(Actor(admin, None, "api"))
+    now = several.of_everything(Actor(admin, None, "api")).now
+    for days in (1, 2):
+        span = {"start_at": now - timedelta(days=days + 1), "end_at": now - timedelta(days=days)}
+        SyntheticHistory.objects.create(source="a test", **span)
     signed_in = Client()
     signed_in.force_login(admin)
     return signed_in

@@ -69,6 +69,30 @@ def test_clocks_are_let_down_to_a_floor(post):
     assert (made.status_code, made.json()["value"]) == (201, {"floor_mhz": 900.0})
 
 
+def test_pool_is_named_and_given_by_its_name(post):
+    pool = seed.fleet().pools[0]
+    name = f"llama3-70b/{pool.site.name}/freesh-a/{pool.request_class.name}"
+    body = {"kind": "clock", "mhz": 900, "expires_at": soon(), "reason": "quiet"}
+    made = post("overrides/", **body, pool=name).json()
+    assert (made["pool"], made["pool_name"]) == (pool.pk, name)
+    (error,) = post("overrides/", **body, pool="llama3-70b/nowhere/freesh-a/SS").json()["errors"]
+    assert error["field"] == "pool"
+    assert "nowhere" in error["detail"]
+    (row,) = post.get(f"decisions/?pool={pool.pk}")["results"][:1]
+    assert (row["service"], row["site"], row["pool_name"]) == ("llama3-70b", pool.site.name, name)
+
+
+def test_body_is_refused_when_a_field_is_unknown_or_of_another_type(post):
+    seed.fleet()
+    body = {"service": "llama3-70b", "loop": "carbon", "reason": "works"}
+    for wrong, field in (({"expires": soon()}, "expires"), ({"reason": 5}, "reason"), ({"loop": True}, "loop")):
+        (error,) = post("pauses/", **{**body, **wrong}).json()["errors"]
+        assert error["field"] == field
+    (error,) = post("nodes/", cluster="location-1/main", name="n9", simulated="yes").json()["errors"]
+    assert error["field"] == "simulated"
+    assert not LoopPause.objects.exists()
+
+
 def test_mode_of_a_service_is_read_and_set(post):
     seed.fleet()
     assert post.get("modes/llama3-70b/")["mode"] == "act"
