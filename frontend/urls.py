@@ -16,6 +16,7 @@ urlpatterns = [
     path("reports/", reports.reports, name="reports"),
     path("reports/<int:report_id>/", reports.report, name="report"),
     path("reports/<int:report_id>/files/<slug:kind>/", reports.report_file, name="report-file"),
+    path("reports/<int:report_id>/figures/", reports.report_figures, name="report-figures"),
     path("reports/<int:report_id>/pivot/", reports.report_pivot, name="report-pivot"),
     path("reports/<int:report_id>/sign/", reports.report_sign, name="report-sign"),
     path("reports/<int:report_id>/cancel/", reports.report_cancel, name="report-cancel"),

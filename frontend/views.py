@@ -56,7 +56,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "charts_url": reverse("figures"),
         "charts_split": True,
         "charts_note": NOTE,
-        "summary": overview_page.summary(request.user, chosen.window, power),
+        "summary": overview_page.summary(request.user, selectors.readable(chosen.window), power),
         "every": every,
         "service": _only_service(),
         "pools": pools,
@@ -70,7 +70,8 @@ def overview(request: HttpRequest) -> HttpResponse:
 @require_safe
 def summary(request: HttpRequest) -> HttpResponse:
     chosen = reader_choices.chosen(request.GET)
-    context = {"chosen": chosen, "summary": overview_page.summary(request.user, chosen.window), "fragment": True}
+    window = selectors.readable(chosen.window)
+    context = {"chosen": chosen, "summary": overview_page.summary(request.user, window), "fragment": True}
     return render(request, "frontend/parts/summary.html", context)
 
 

@@ -21,7 +21,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from pools.access import audit, rights
 from pools.access.audit import Actor
-from pools.models import Service
+from pools.models import Node, Service
 from scheduler.operations import visibility
 from scheduler.operations.configure import changes, consequences, dry_run, registry
 from scheduler.operations.configure.consequences import Consequence
@@ -36,7 +36,10 @@ PAGE = 50
 AREAS = (
     ("Fleet", ("sites", "clusters", "nodes", "gpus")),
     ("What is served", ("models", "services", "slos", "pools", "partitions", "classes", "profiles", "tenants")),
-    ("Carbon and prices", ("feeds", "tariffs", "gpu-rates", "pues", "embodied-factors", "instruments")),
+    (
+        "Carbon and prices",
+        ("feeds", "tariffs", "gpu-rates", "pues", "embodied-factors", "instruments", "instrument-hours"),
+    ),
     ("Reports", ("budgets", "report-schedules")),
 )
 
@@ -190,6 +193,8 @@ def _filled(request: HttpRequest, owned: Owned, form: OwnedForm, instance: Model
                 form.take(error)
             else:
                 messages.success(request, f"{owned.one.capitalize()} {made} is stored.")
+                if isinstance(made, Node) and instance is None:
+                    return redirect("node", made.name)  # which says what it waits for, and the line to paste
                 return redirect("configure", owned.kind)
     context = {
         "owned": owned,

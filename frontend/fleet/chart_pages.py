@@ -10,9 +10,12 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.gzip import gzip_page
 
 from frontend import reader_choices
+from frontend.charts.decision_marks import decision_marks
 from frontend.charts.line_figures import LineChart, figure, table
-from frontend.charts.plot_style import Figure, decision_ticks
+from frontend.charts.plot_style import Figure
 from telemetry.selectors.frames import DecisionTick, TimeRange
+
+NEVER_S = 7 * 86_400.0  # a browser's timers count milliseconds in 32 bits
 
 
 def context(request: HttpRequest, url: str, charts: tuple[str, ...], note: str = "") -> dict[str, Any]:
@@ -33,10 +36,12 @@ def answer(
     ticks: tuple[DecisionTick, ...] = (),
     others: Mapping[str, tuple[Figure, str]] | None = None,
     window: TimeRange | None = None,
+    *,
+    final: bool = False,
 ) -> HttpResponse:
     """Answers with all figures of a page, or with `csv` in the URL that chart's table. `others` are drawn already.
 
-    `window`: what they show, where it is not the one that was asked for.
+    `window`: what they show, where it is not the one that was asked for. `final`: they stay as they are.
     """
     wanted = request.GET.get("csv")
     if wanted is not None:
@@ -48,7 +53,7 @@ def answer(
     look = reader_choices.look(request.GET)
     figures = {key: figure(chart, look) for key, chart in charts.items()}
     figures |= {key: drawn for key, (drawn, _) in (others or {}).items()}
-    return drawn_json(request, figures, ticks, window)
+    return drawn_json(request, figures, ticks, window, final)
 
 
 @gzip_page  # nothing of what it answers is secret, and a refresh every few seconds is a fifth as long
@@ -57,6 +62,7 @@ def drawn_json(
     figures: Mapping[str, Figure],
     ticks: Sequence[DecisionTick] = (),
     window: TimeRange | None = None,
+    final: bool = False,
 ) -> HttpResponse:
     """Returns the JSON that `charts.js` draws; the decisions' marks are sent once for all charts on the time axis.
 
@@ -65,9 +71,9 @@ def drawn_json(
     chosen = reader_choices.chosen(request.GET)
     body = {
         "range": chosen.key,
-        "refresh_s": reader_choices.refresh_s(window or chosen.window),
+        "refresh_s": NEVER_S if final else reader_choices.refresh_s(window or chosen.window),
         "figures": figures,
-        "decisions": decision_ticks(reader_choices.look(request.GET), ticks),
+        "decisions": decision_marks(reader_choices.look(request.GET), ticks),
     }
     return JsonResponse(body, json_dumps_params={"allow_nan": False, "separators": (",", ":"), "ensure_ascii": False})
 

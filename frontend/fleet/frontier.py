@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from core.cells import csv_text
+from core.chart_values import COLOURS
 from core.engine.engine_model import engine_model, gpu
 from core.types import Limits
 from frontend import formats
 from frontend.charts.plot import plot
-from frontend.charts.plot_style import SITE_COLOURS, Figure, Look
+from frontend.charts.plot_style import Figure, Look
 
 SYMBOLS = {"measured": "circle", "published": "square", "modelled": "diamond-open"}
 CLOCKS = 9
@@ -80,12 +81,12 @@ def frontier(points: Sequence[Point], look: Look, latency: str, class_name: str)
                 "x": [p.latency_s for p in own],
                 "y": [p.energy_j for p in own],
                 "text": [p.label.rpartition("/")[2] for p in own],
-                "textposition": "top right",
+                "textposition": ["top right" if p in line else "bottom right" for p in own],  # two modes may be close
                 "cliponaxis": False,
                 "textfont": {"size": 11, "color": look.theme.muted},
                 "marker": {
                     "size": 10,
-                    "color": SITE_COLOURS[n % len(SITE_COLOURS)],
+                    "color": COLOURS[n % len(COLOURS)],
                     "symbol": [SYMBOLS.get(p.kind, "circle") for p in own],
                 },
                 "customdata": [[p.label, p.kind, p.source[:80], p.max_rps] for p in own],

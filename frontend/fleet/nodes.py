@@ -18,6 +18,7 @@ from frontend import formats, health, reader_choices
 from frontend.charts.line_figures import LineChart, PlotLine
 from pools.access import rights
 from pools.models import Gpu, Instance, Node
+from scheduler.operations.configure import registry
 from telemetry import selectors
 from telemetry.models import MeterMark
 from telemetry.selectors import single_entities
@@ -158,6 +159,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
     found.page.object_list = said(list(found.page.object_list), now_s, minute_s)
     context = {
         "title": "Nodes",
+        "makes": registry.OWNED["nodes"],
         "lead": "Machines with GPUs and an agent.",
         "listing": found,
         "rows_template": "frontend/fleet/parts/node_rows.html",

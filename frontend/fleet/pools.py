@@ -16,6 +16,7 @@ from frontend.charts.line_figures import LineChart, PlotLine
 from pools.access import rights
 from pools.models import Instance, Pool, Slo
 from scheduler import selectors as scheduler_selectors
+from scheduler.operations.configure import registry
 from telemetry import selectors
 from telemetry.selectors import single_entities
 from telemetry.selectors.frames import DecisionTick, PoolRow, TimeRange
@@ -68,6 +69,7 @@ def pools(request: HttpRequest) -> HttpResponse:
         found.page.object_list = selectors.measured(list(found.page.object_list), now_s, power)
     context = {
         "title": "Pools",
+        "makes": registry.OWNED["pools"],
         "lead": "The instances at one site that serve one class of a service's requests.",
         "listing": found,
         "every": every,

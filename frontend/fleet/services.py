@@ -21,6 +21,7 @@ from frontend.fleet import chart_pages
 from pools.access import rights
 from pools.models import Service
 from scheduler import selectors as scheduler_selectors
+from scheduler.operations.configure import registry
 from telemetry import selectors
 from telemetry.selectors.frames import SloFrame, SloSeries, TimeRange
 
@@ -42,6 +43,7 @@ DECISIONS_SHOWN, POOLS_SHOWN = 15, 50
 
 @dataclass(frozen=True, slots=True)
 class ServiceRow:
+    pk: int
     name: str
     model_id: int
     model: str
@@ -116,6 +118,7 @@ def services(request: HttpRequest) -> HttpResponse:
     attained = attainment(HOUR_S, time.time())
     rows = [
         ServiceRow(
+            pk=service.pk,
             name=service.name,
             model_id=service.model_card_id,
             model=service.model_card.name,
@@ -130,6 +133,7 @@ def services(request: HttpRequest) -> HttpResponse:
     ]
     context = {
         "title": "Services",
+        "makes": registry.OWNED["services"],
         "lead": "What clients ask for by name. Attainment is of the last hour.",
         "listing": listing(
             request,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass
 
@@ -14,8 +15,10 @@ from django.views.decorators.http import require_safe
 
 from frontend import formats, reader_choices
 from frontend.charts.line_figures import LineChart, PlotLine
+from frontend.charts.spark_figure import spark
 from pools.access import rights
 from pools.models import Node, Site
+from scheduler.operations.configure import registry
 from telemetry import selectors
 from telemetry.models import CarbonFeed
 from telemetry.selectors import single_entities
@@ -25,7 +28,6 @@ from . import chart_pages
 from .listing import Column, listing
 
 BACK_S, AHEAD_S, STEP_S = 6 * 3_600.0, 6 * 3_600.0, 600.0
-SPARK_WIDTH, SPARK_HEIGHT = 240.0, 48.0
 COLUMNS = (
     Column("label", "Name"),
     Column("intensity_g_per_kwh", "Intensity", number=True),
@@ -34,20 +36,6 @@ COLUMNS = (
 )
 CHARTS = ("power", "intensity", "carbon")
 NODES_SHOWN = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Spark:
-    """A small chart from zero to its largest value: points of polylines, in a box of 240 by 48."""
-
-    actual: tuple[str, ...]
-    forecast: tuple[str, ...]
-    now_x: float
-    words: str
-
-    @property
-    def known(self) -> bool:
-        return bool(self.actual or self.forecast)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +51,8 @@ class SiteRow:
     nodes: int
     intensity_g_per_kwh: float | None
     forecast_age_s: float | None
-    spark: Spark
+    spark: str
+    spark_words: str
 
     @property
     def cap_share(self) -> float | None:
@@ -75,29 +64,14 @@ def window(now_s: float) -> TimeRange:
     return TimeRange(start_s, now_s + AHEAD_S, STEP_S)
 
 
-def spark(curve: single_entities.Curve | None, span: TimeRange, now_s: float) -> Spark:
-    now_x = round((now_s - span.start_s) / (span.end_s - span.start_s) * SPARK_WIDTH, 1)
-    if curve is None:
-        return Spark((), (), now_x, "")
+def figure_of(curve: single_entities.Curve, span: TimeRange, now_s: float, colour: int | None) -> tuple[str, str]:
+    """Returns a curve as a small figure, in JSON, and in words; both are empty where nothing is known of it."""
     known = [v for v in (*curve.actual, *curve.forecast) if v is not None]
     if not known:
-        return Spark((), (), now_x, "")
-    top = max(max(known), 1.0)
-    words = f"{formats.plain(min(known))} to {formats.plain(max(known))} gCO₂e/kWh, 6 h back and 6 h ahead"
-    return Spark(_lines(curve.actual, top), _lines(curve.forecast, top), now_x, words)
-
-
-def _lines(values: Values, top: float) -> tuple[str, ...]:
-    """One polyline for each run of known values: a gap stays a gap."""
-    step = SPARK_WIDTH / max(1, len(values))
-    lines: list[list[str]] = [[]]
-    for i, value in enumerate(values):
-        if value is None:
-            lines.append([])
-            continue
-        y = SPARK_HEIGHT * (1 - max(0.0, value) / top * 0.96)
-        lines[-1] += [f"{i * step:.1f},{y:.1f}", f"{(i + 1) * step:.1f},{y:.1f}"]
-    return tuple(" ".join(line) for line in lines if line)
+        return "", ""
+    minute_s = now_s // 60 * 60  # a page asks every few seconds, and draws what has changed
+    drawn = json.dumps(spark(curve.actual, curve.forecast, span, minute_s, colour), separators=(",", ":"))
+    return drawn, f"{formats.plain(min(known))} to {formats.plain(max(known))} gCO₂e/kWh, 6 h back and 6 h ahead"
 
 
 def rows(request: HttpRequest, now_s: float) -> list[SiteRow]:
@@ -108,6 +82,7 @@ def rows(request: HttpRequest, now_s: float) -> list[SiteRow]:
     found = []
     for site in rights.sites_of(request.user).annotate(node_count=Count("clusters__nodes")).order_by("rank", "name"):
         state, curve = live.get(site.pk), curves.get(site.pk)
+        drawn, words = figure_of(curve, span, now_s, site.colour) if curve else ("", "")
         found.append(
             SiteRow(
                 name=site.name,
@@ -121,7 +96,8 @@ def rows(request: HttpRequest, now_s: float) -> list[SiteRow]:
                 nodes=site.node_count,
                 intensity_g_per_kwh=state.intensity_g_per_kwh if state else None,
                 forecast_age_s=max(0.0, now_s - curve.issued_s) if curve and curve.issued_s is not None else None,
-                spark=spark(curve, span, now_s),
+                spark=drawn,
+                spark_words=words,
             )
         )
     return found
@@ -135,6 +111,7 @@ def sites(request: HttpRequest) -> HttpResponse:
     )
     context = {
         "title": "Sites",
+        "makes": registry.OWNED["sites"],
         "lead": "How clean each grid is, what each site draws, and how much of it is heard.",
         "listing": found,
         "nothing": "No site yet. A site is a data centre: one grid zone, one PUE, one currency.",

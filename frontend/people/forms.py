@@ -59,8 +59,14 @@ class PersonForm(RoleForm):
     field_order = ("username", "email", "role", "sites")
 
 
+class LongSelect(forms.Select):
+    """Of a thousand options: Django's own renders a template for each."""
+
+    template_name = "frontend/people/select.html"
+
+
 class KeyForm(Fields):
-    tenant = forms.ModelChoiceField(Tenant.objects.all(), to_field_name="name", empty_label=None)
+    tenant = forms.ModelChoiceField(Tenant.objects.all(), to_field_name="name", empty_label=None, widget=LongSelect)
     label = forms.CharField(label="What for", max_length=100)
     lifetime = forms.ChoiceField(label="Valid for", choices=LIFETIMES, initial="90", required=False)
 

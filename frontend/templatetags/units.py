@@ -23,8 +23,9 @@ def seconds(value: float | None) -> str:
 
 
 @register.filter
-def percent(share: float | None, digits: int = 1) -> str:
-    return formats.percent(share, digits)
+def percent(share: float | str | None, digits: int = 1) -> str:
+    """Writes a share, which may be an exact decimal, in percent."""
+    return formats.percent(None if share is None else float(share), digits)
 
 
 @register.filter

@@ -6,7 +6,6 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from django.core.cache import cache
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -16,6 +15,7 @@ from django.views.decorators.http import require_safe
 
 from frontend.charts.line_figures import LineChart, PlotLine
 from frontend.fleet import chart_pages
+from frontend.fleet.listing import Column, listing
 from pools.access import rights
 from pools.models import Site, Tenant
 from telemetry.models import Budget
@@ -26,7 +26,13 @@ from . import month as months
 from .month import Month, TenantRow
 
 SHOWN = 8  # on the Overview
-KEPT_S = 60  # a month of a large fleet is many hours to add up, and a window is settled each five minutes
+COLUMNS = (
+    Column("label", "Tenant"),
+    Column("energy_j", "Energy", number=True),
+    Column("carbon_g", "Carbon", number=True, hint="Scope 2, location-based, PUE included"),
+    Column("cost", "Cost", number=True, hint="Electricity and GPU-hours; sorts where all of it is in one currency"),
+    Column("budget_used", "Budget used", number=True),
+)
 CHARTS = ("energy", "carbon", "cost")
 METHOD = (
     f"Forecast (modelled): what is settled, plus the mean of the newest {DAYS} settled days for each day left; "
@@ -39,7 +45,14 @@ SOURCE = "settled ledger: serving energy metered at the GPUs, shared out by toke
 @require_safe
 def tenants(request: HttpRequest) -> HttpResponse:
     month = _month(request)
-    return render(request, "frontend/tenants/list.html", _context(request, month) | {"tenants": _rows(request, month)})
+    context = _context(request, month)
+    where = "" if context["all_sites"] else ", at the sites of your role"
+    context |= {
+        "title": "Tenants",
+        "lead": f"What each used, emitted and cost in {month.words} (UTC){where}.",
+        "listing": listing(request, _rows(request, month), COLUMNS, search=lambda row: f"{row.name} {row.label}"),
+    }
+    return render(request, "frontend/tenants/list.html", context)
 
 
 @never_cache
@@ -128,13 +141,7 @@ def _month(request: HttpRequest) -> Month:
 
 
 def _rows(request: HttpRequest, month: Month) -> list[TenantRow]:
-    every = rights.everywhere(request.user)
-    key = f"tenants:{month.key}:{month.until:%d%H%M}:{every}:{'-'.join(map(str, month.site_ids))}"
-    found: list[TenantRow] | None = cache.get(key)
-    if found is None:
-        found = months.tenant_rows(month, every)
-        cache.set(key, found, KEPT_S)
-    return found
+    return months.tenant_rows(month, rights.everywhere(request.user))
 
 
 def _find(request: HttpRequest, month: Month, name: str) -> Tenant:

@@ -302,11 +302,6 @@ class PoolRow:
         return min(1.0, max(0.0, (self.clock_mhz - self.clock_min_mhz) / span)) if span > 0 else 1.0
 
     @property
-    def clock_bar(self) -> float:
-        """Length of the clock's bar, of 40."""
-        return round(40 * (self.clock_share or 0.0), 1)
-
-    @property
     def instances_words(self) -> str:
         """`1 of 2 x A100-80GB/TP4`: what lives, and of how many where more or fewer are wanted."""
         words = []

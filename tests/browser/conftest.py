@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +22,7 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.cache import cache
 from django.core.management import call_command
-from django.db import connections
+from django.db import connection, connections
 from django.test import Client
 from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize
@@ -29,6 +30,8 @@ from pytest_django.live_server_helper import LiveServer
 
 from greenserve.celery import app
 from pools.models import Membership
+from scheduler.models import Study
+from scheduler.whatif import study_worker, tasks
 from tests.e2e import browser as chrome
 from tests.fakes import seed
 
@@ -147,6 +150,27 @@ def signed_in(chromium: Browser, server: str) -> Iterator[SignIn]:
 def page(signed_in: SignIn) -> Page:
     """An administrator's."""
     return signed_in()
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[threading.Thread]]:
+    """Runs what is sent in a thread, as the worker for simulations would."""
+    threads: list[threading.Thread] = []
+
+    def run(study_id: int) -> None:
+        try:
+            study_worker.run(study_id)
+        finally:
+            connection.close()
+
+    def send(study: Study) -> None:
+        threads.append(threading.Thread(target=run, args=(study.pk,)))
+        threads[-1].start()
+
+    monkeypatch.setattr(tasks, "send", send)
+    yield threads
+    for thread in threads:
+        thread.join(300)
 
 
 @pytest.fixture(autouse=True)

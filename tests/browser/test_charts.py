@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Page
 
 from pools.models import Site
+from tests.browser import chart_layout
 from tests.browser.conftest import PHONE, SignIn
 from tests.e2e import browser as chrome
 from tests.fakes import seed
@@ -54,6 +55,7 @@ def test_ticks_have_dates_when_a_range_is_seven_days(signed_in: SignIn, phone: b
     shown = ticks(page, "power")
     assert all(":" in tick for tick in shown)
     assert sum(tick[-3:].isalpha() for tick in shown) >= 1  # the first, and each midnight
+    assert chart_layout.complaints(page) == []
 
 
 def test_hover_has_the_date_when_a_range_began_yesterday(page: Page) -> None:

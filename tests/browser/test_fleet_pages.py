@@ -10,6 +10,7 @@ from playwright.sync_api import Page
 from pools.models import Job
 from scheduler.models import Decision
 from telemetry.models import CarbonFeed
+from tests.browser import chart_layout
 from tests.browser.conftest import PHONE, SignIn
 from tests.e2e import browser as chrome
 from tests.fakes import seed
@@ -41,6 +42,10 @@ def paths(fleet: seed.Seeded) -> dict[str, str]:
         "job": f"/jobs/{Job.objects.get(state='running').uid}/",
         "alerts": "/alerts/",
         "health": "/health/",
+        "tenants": "/tenants/",
+        "tenant": f"/tenants/{fleet.tenants[0].name}/",
+        "trials": "/trials/",
+        "trial-new": "/trials/new/",
     }
 
 
@@ -51,7 +56,8 @@ CHARTED = ("overview", "site", "pool", "node", "model", "service", "feed", "deci
     "name",
     [
         "overview", "sites", "site", "pools", "pool", "nodes", "node", "models", "model", "services", "service",
-        "feeds", "feed", "decisions", "decision", "jobs", "job", "alerts", "health",
+        "feeds", "feed", "decisions", "decision", "jobs", "job", "alerts", "health", "tenants", "tenant", "trials",
+        "trial-new",
     ],
 )  # fmt: skip
 def test_page_is_whole_when_there_is_history(
@@ -67,8 +73,11 @@ def test_page_is_whole_when_there_is_history(
     if name in CHARTED:
         chrome.wait_for_charts(page)
         assert page.locator(".chart .empty:visible").count() == 0
+    assert chart_layout.complaints(page) == []
     accessible(page)
     picture(page, name)
+    page.set_viewport_size(PHONE)
+    assert chart_layout.complaints(page) == []
 
 
 def test_zoom_stands_in_the_url_and_holds_for_all_charts_when_one_is_zoomed(page: Page, fleet: seed.Seeded) -> None:
@@ -99,6 +108,21 @@ def test_zoom_stands_in_the_url_and_holds_for_all_charts_when_one_is_zoomed(page
     assert b"How much carbon does it emit?" in drawing.value.path().read_bytes()
     page.get_by_role("link", name="Show the whole range").click()
     page.wait_for_url(lambda url: "from=" not in url)
+
+
+def test_small_figures_stay_drawn_and_have_new_values_when_a_list_is_refreshed(page: Page, fleet: seed.Seeded) -> None:
+    page.clock.install()
+    page.goto("/sites/")
+    figure = page.locator(f"#site-{fleet.sites[0].name} [data-figure]")
+    figure.locator(".scatterlayer path.js-line").first.wait_for(state="attached")
+    drawn = (
+        "place => { place.seen = true; place.dataset.figure = place.dataset.figure.replaceAll('#0072B2', '#FF0000'); }"
+    )
+    figure.evaluate(drawn)
+    with page.expect_response("**/sites/"):
+        page.clock.fast_forward(6_000)
+    page.locator('[data-figure*="#FF0000"]').wait_for(state="detached")
+    assert figure.evaluate("place => place.seen && place.data[0].line.color") == "#0072B2"
 
 
 def test_list_is_narrowed_and_sorted_by_its_url_when_filters_are_chosen(page: Page, fleet: seed.Seeded) -> None:

@@ -4,42 +4,20 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
 from playwright.sync_api import Page, expect
 
 from pools.models import Service
 from scheduler.models import ServiceMode, Study
-from scheduler.whatif import scenario_documents, study_requests, study_worker, tasks
+from scheduler.whatif import scenario_documents, study_requests, study_worker
 from tests.fakes import lab, seed
 from tests.fakes.studies import tiny
 
 from .conftest import SignIn, person
-
-
-@pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[threading.Thread]]:
-    """Runs what is sent in a thread, as the worker for simulations would."""
-    threads: list[threading.Thread] = []
-
-    def run(study_id: int) -> None:
-        try:
-            study_worker.run(study_id)
-        finally:
-            connection.close()
-
-    def send(study: Study) -> None:
-        threads.append(threading.Thread(target=run, args=(study.pk,)))
-        threads[-1].start()
-
-    monkeypatch.setattr(tasks, "send", send)
-    yield threads
-    for thread in threads:
-        thread.join(300)
 
 
 def fill_in(page: Page, scenario: dict[str, Any]) -> None:

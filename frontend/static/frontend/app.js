@@ -97,7 +97,9 @@
     const cells = [...fresh.children];
     if (cells.length !== old.children.length) { old.replaceChildren(...cells); return; }
     [...old.children].forEach((cell, n) => {
-      if (cell.outerHTML !== cells[n].outerHTML && !cell.contains(document.activeElement)) cell.replaceWith(cells[n]);
+      if (cell.dataset.figure && cells[n].dataset.figure) { // drawn into: its values are new, not itself
+        for (const { name, value } of cells[n].attributes) if (name !== "class" && cell.getAttribute(name) !== value) cell.setAttribute(name, value);
+      } else if (cell.outerHTML !== cells[n].outerHTML && !cell.contains(document.activeElement)) cell.replaceWith(cells[n]);
     });
   }
 

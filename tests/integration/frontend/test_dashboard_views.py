@@ -329,7 +329,7 @@ def test_bundle_of_plotly_draws_every_kind_of_trace_that_figures_have():
     (bundle,) = Path(finders.find("plotly")).glob("*.min.js")
     text = bundle.read_text(encoding="utf-8")
     sources = "".join(path.read_text() for path in Path("frontend").rglob("*.py") if "api" not in path.parts)
-    traces = set(re.findall('"type": "([a-z]+)"', sources)) - {"category", "date", "line", "rect"}
+    traces = set(re.findall('"type": "([a-z]+)"', sources)) - {"category", "data", "date", "line", "log", "rect"}
     assert traces >= {"bar", "heatmap", "scatter"}
     for trace in traces:
         assert f'moduleType:"trace",name:"{trace}"' in text, trace

@@ -6,17 +6,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core.cache import cache
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from frontend.tenants import month as months
 from pools.models import Pool
 from telemetry.models import Budget, Settlement, StatementLine
 from telemetry.report_values.basis import Basis
 from telemetry.report_values.period import parse_period
+from telemetry.report_values.report_request import ReportRequest
 from telemetry.report_values.table import COLUMNS
-from telemetry.report_values.totals import ReportTotals
 from telemetry.reports import ledger_source, settled_lines, tenant_use
 from telemetry.reports.ledger_source import Scope
+from telemetry.reports.writers.files import empty_totals
 from tests.fakes import seed
 from tests.fakes.people import person
 
@@ -85,7 +88,7 @@ def _reported(by: tuple[str, ...], first: str, last: str) -> dict:
         settled_until_s=0, sites=ledger_source.site_bases(scope), pools=ledger_source.pool_bases(sites),
         tenants=ledger_source.tenant_bases(), contracts=(), slo=(), meters=(),
     )  # fmt: skip
-    totals = ReportTotals(by, {}, list(scope.period.days()))
+    totals = empty_totals(ReportRequest(f"{first}/{last}", by=by), basis, scope.period)
     for block in settled_lines.blocks(scope, basis):
         totals.add(block)
     return {group.key: {column.name: column.cell(group) for column in COLUMNS} for group in totals.rows()}
@@ -227,3 +230,24 @@ def test_budget_is_set_by_rest(client, seeded):
     body = {"tenant": seeded.tenants[2].name, "amount": "12.50", "currency": "USD"}
     assert client.post("/api/v1/budgets/", body, content_type="application/json").status_code == 201
     assert str(Budget.objects.get(tenant=seeded.tenants[2]).amount) == "12.50"
+
+
+def test_whole_days_are_added_up_once_until_one_is_settled_anew(client, seeded):
+    month = months.month_of(datetime(2026, 3, 1, tzinfo=UTC), [site.pk for site in seeded.sites])
+    first = months.tenant_rows(month, every=True)
+    with CaptureQueriesContext(connection) as queries:
+        assert months.tenant_rows(month, every=True) == first
+    assert len(queries) == 5
+    window = Settlement.objects.get(site=seeded.sites[0], start_at=datetime(2026, 3, 2, tzinfo=UTC))
+    again = Settlement.objects.create(
+        site=window.site, start_at=window.start_at, end_at=window.end_at, revision=1, cause="more", sources={},
+        currency="USD", energy_uj=1, unattributed_uj=0,
+    )  # fmt: skip
+    line = _line(
+        again, Pool.objects.filter(site=window.site).first(), seeded.tenants[0], 7_200_000_000, window.start_at
+    )
+    line.entry = "restated"
+    line.save()
+    rows = {row.name: row for row in months.tenant_rows(month, every=True)}
+    before = next(row for row in first if row.name == seeded.tenants[0].name)
+    assert rows[before.name].figures.energy_j == pytest.approx(before.figures.energy_j + 7_200)
