@@ -18,8 +18,9 @@ placing/     which go now and where to, and which wait: instance_choice.py, disp
              split_plans.py (DynaServe), clock_requests.py
 accounts/    what each call leaves: records.py, its row; request_journal.py, on disk before the client sees the end;
              gateway_metrics.py; request_energy.py, reported to clients that ask
-requests/    bodies and answers: endpoint.py, bodies.py, validation.py, features.py; sse.py, responses.py: what streams
-             tell; call.py, what all of this becomes
+requests/    bodies: endpoint.py, bodies.py and completion_bodies.py, validation.py, field_errors.py, features.py;
+             answers: sse.py, responses.py, what streams tell; answer_model.py and engine_errors.py, what is changed in
+             them; call.py, what all of this becomes
 classify/    what a request will take: classifier.py, prompt_tokens.py, length_trainer.py; learned.py, over restarts
 fleet/       what the gateway knows of it, in memory: view.py, instance.py; workers that register themselves
 http/        both sides: client_protocol.py, a client's connection; upstream.py, engines'; known_heads.py; loop_turn.py:

@@ -61,6 +61,8 @@ def expired_key() -> ApiError:
 
 
 def model_not_found(name: str | None) -> ApiError:
+    if name is None:
+        return ApiError(400, "'model' is missing: it must be the name of a service.", param="model")
     message = f"The model '{name[:100]}' does not exist or is not yours to use." if name else "Name a model in 'model'."
     return ApiError(404, message, param="model", code="model_not_found")
 

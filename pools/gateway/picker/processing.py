@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..accounts import request_energy
@@ -20,8 +21,10 @@ from ..http.request import Request
 from ..intake import Refused, asks_for_models
 from ..placing.slot import Slot
 from ..relay.exchange import CLIENT_CLOSED, MAX_WHOLE_BYTES, is_not_offered, status_for
+from ..requests.answer_model import AnswerModel
 from ..requests.call import Call, Ending
 from ..requests.endpoint import BY_PATH
+from ..requests.engine_errors import openai_error
 from ..requests.engine_order import engine_body
 from ..runtime import GatewayRuntime
 from . import messages
@@ -212,18 +215,20 @@ class Processing:
             window_s = None if ending.choice is None else ending.choice.window_s
             until_s = math.inf if window_s is None else call.request.received_s + window_s
             rewrite = self._with_energy if call.tells_energy else None
-            ending.meter = call.endpoint.meter(until_s, call.strip_usage, rewrite)
+            model = AnswerModel(call.service.name)
+            ending.meter = call.endpoint.meter(until_s, call.strip_usage, rewrite, model)
             if self._slot is not None:
                 self._slot.meter = ending.meter
         elif self._modes.response in (BodyMode.FULL_DUPLEX, BodyMode.BUFFERED):
             if self._by_envoy:
                 self._rewrites = _failed_upstream
-            elif call.tells_energy and status_for(self._status, call) == "ok":
-                self._rewrites = self._with_energy
+            else:
+                ok = status_for(self._status, call) == "ok"
+                self._rewrites = self._answer if ok else partial(openai_error, self._status)
         if message.response_headers.end_of_stream:
             self._end(complete=True)
         shown = _identity(call.request, call)
-        if self._rewrites is _failed_upstream:
+        if self._rewrites not in (None, self._answer):
             shown["content-type"] = b"application/json"
         await self._send(messages.response_headers(shown))
 
@@ -284,6 +289,12 @@ class Processing:
         slot.end()
         self._slot = self._context.runtime.dispatcher.take(slot.call, (instance, slot.choice))
         self._ending.instance = instance
+
+    def _answer(self, body: bytes) -> bytes:
+        """Returns a whole answer as its client is to see it."""
+        call = self._asked()
+        body = AnswerModel(call.service.name).in_answer(body)
+        return self._with_energy(body) if call.tells_energy else body
 
     def _with_energy(self, json: bytes) -> bytes:
         return request_energy.with_energy(json, self._asked(), self._ending)

@@ -166,8 +166,10 @@ class ContinuationMeter:
         window_end_s: float,
         strip_usage: bool,
         rewrite_usage: Callable[[bytes], bytes] | None = None,
+        model: str | None = None,
     ) -> None:
         self._continuation = continuation
+        self._model = model  # as the client calls it; None: as the engine does
         self.window_end_s = window_end_s
         self._strip_usage = strip_usage
         self._rewrite_usage = rewrite_usage
@@ -244,6 +246,8 @@ class ContinuationMeter:
         if self._id is None:
             self._id, self._created = event.get("id"), event.get("created")
         event["id"], event["created"] = self._id, self._created
+        if self._model is not None and "model" in event:
+            event["model"] = self._model
         if not event.get("choices"):
             return b""
         return self._choice(event, event["choices"][0], now_s)

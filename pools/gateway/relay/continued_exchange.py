@@ -52,7 +52,8 @@ class ContinuedExchange(Exchange):
 
     async def _serve(self, fate: Fate | None) -> LastWords:
         rewrite = self._with_energy if self.call.tells_energy else None
-        self._meter = ContinuationMeter(self._continuation, 0.0, self.call.strip_usage, rewrite)
+        name = self.call.service.name
+        self._meter = ContinuationMeter(self._continuation, 0.0, self.call.strip_usage, rewrite, name)
         plan = None if self._splitter is None else self._splitter.plan(self.call)
         try:
             return await self._generate(self._meter, plan)

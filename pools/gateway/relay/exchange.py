@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,8 +23,10 @@ from ..http.loop_turn import EndOfTurn
 from ..http.upstream import UpstreamConnection, UpstreamPool
 from ..placing.dispatch import Dispatcher
 from ..placing.slot import Slot
+from ..requests.answer_model import AnswerModel
 from ..requests.call import Call, Ending
 from ..requests.endpoint import NOT_OFFERED
+from ..requests.engine_errors import openai_error
 from ..requests.engine_order import engine_body
 from ..requests.sse import SseMeter
 
@@ -35,6 +38,8 @@ BUSY = frozenset({429, 502, 503, 504})  # an engine says: not now
 CLIENT_FAULTS = frozenset({400, 413, 422})  # any other refusal by an engine is no fault of the client's
 CLIENT_CLOSED = 499  # nginx's code for a client that left before there was a response
 
+_TYPE_LINE = re.compile(rb"^content-type:[^\n]*\n", re.MULTILINE)
+_JSON_LINE = b"content-type: application/json\r\n"
 _TRACE = frozenset({b"traceparent", b"tracestate"})
 
 LastWords = Callable[[], None]
@@ -395,10 +400,12 @@ class Exchange:
         headers += self._id_header
         if ending.status == "ok":
             ending.usage = call.endpoint.usage_of(body)
+            body = AnswerModel(call.service.name).in_answer(body)
             if call.tells_energy:
                 body = self._with_energy(body)
         else:
             ending.error = f"the engine answered {status}: {body[:300].decode(errors='replace')}"
+            body, headers = openai_error(status, body), _TYPE_LINE.sub(b"", headers) + _JSON_LINE
             if ending.status == "rejected" and b"retry-after:" not in headers.lower():
                 headers += b"retry-after: 1\r\n"
         return lambda: self._client.respond(status, body, None, headers)
@@ -429,7 +436,8 @@ class Exchange:
         self._status, self._headers = status, headers
         if self.call.stream and status == 200 and b"text/event-stream" in headers.lower():
             rewrite = self._with_energy if self.call.tells_energy else None
-            self.ending.meter = self.call.endpoint.meter(self._window_end_s, self.call.strip_usage, rewrite)
+            model = AnswerModel(self.call.service.name)
+            self.ending.meter = self.call.endpoint.meter(self._window_end_s, self.call.strip_usage, rewrite, model)
             if self._slot is not None:
                 self._slot.meter = self.ending.meter
 
@@ -456,7 +464,7 @@ class Exchange:
             client = self._client
             if not client.buffered:
                 self._context.outbox.add(client)
-            client.buffered.append(data)
+            client.buffered.append(data if meter.becomes is None else meter.reframed(data, start))
         else:
             self.body([data[start:-2]])
 
@@ -467,6 +475,8 @@ class Exchange:
         if self._size > MAX_WHOLE_BYTES:  # the last piece stays back: it must not pass before the record
             out = b"".join(self._pieces[:-1])
             del self._pieces[:-1]
+            if not self._started and self._status < 300:
+                out = AnswerModel(self.call.service.name).in_beginning(out)
             if out:
                 self._relay(out)
 

@@ -8,13 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from ..errors import ApiError
 from . import sse
-from .bodies import NOTHING, ChatBody, ChatMessage, CompletionBody, ContentPart, StreamOptions
+from .bodies import (
+    NOTHING,
+    ChatBody,
+    ChatMessage,
+    ChatPart,
+    CompletionBody,
+    ContentPart,
+    Probability,
+    Prompt,
+    ResponseFormat,
+    Role,
+    StreamOptions,
+    Temperature,
+    Tokens,
+    TopLogprobs,
+)
+from .completion_bodies import read_chat, read_completion
 from .responses import ResponsesMeter, error_event, usage_of
 from .sse import SseMeter, Usage
 
@@ -30,6 +47,7 @@ class Endpoint:
 
     Attributes:
         name: In records and metrics.
+        shape: What its bodies are decoded as.
         read: Parses a body. Raises msgspec's errors, and ApiError 400 naming the field.
         prompt_field: What the body calls its prompt.
         limit_field: What it calls the most tokens to generate; None: nothing is generated.
@@ -42,6 +60,7 @@ class Endpoint:
 
     name: str
     path: bytes
+    shape: type[msgspec.Struct]
     read: Callable[[bytes], Body]
     prompt_field: str
     limit_field: str | None
@@ -70,7 +89,7 @@ class EmbeddingBody(msgspec.Struct):
     """`messages` is vLLM's own: a chat to embed."""
 
     model: str | None = None
-    input: str | list[int | str | list[int]] | None = None
+    input: Prompt = None
     messages: list[ChatMessage] | None = None
     priority: int | UnsetType | None = UNSET
     service_tier: str | UnsetType | None = UNSET
@@ -126,13 +145,15 @@ class ResponsesBody(msgspec.Struct):
     input: str | list[InputItem] | None = None
     instructions: str | None = None
     stream: bool | None = None
-    max_output_tokens: int | None = None
+    max_output_tokens: Tokens | None = None
     background: bool | None = None
     previous_response_id: str | None = None
     conversation: msgspec.Raw = NOTHING
     priority: int | UnsetType | None = UNSET
     service_tier: str | UnsetType | None = UNSET
-    temperature: msgspec.Raw = NOTHING
+    temperature: Temperature | None = None
+    top_p: Probability | None = None
+    top_logprobs: TopLogprobs | None = None
     text: msgspec.Raw = NOTHING
     tools: msgspec.Raw = NOTHING
     truncate_prompt_tokens: msgspec.Raw = NOTHING
@@ -147,12 +168,9 @@ def _read_responses(body: bytes) -> Body:
     _check_stateless(given)
     if not given.input:
         raise ApiError(400, "'input' is missing or empty.", param="input")
-    limit = given.max_output_tokens
-    if limit is not None and limit < 1:
-        raise ApiError(400, f"'max_output_tokens' must be at least 1, not {limit}.", param="max_output_tokens")
-    messages = [ChatMessage("system", given.instructions)] if given.instructions else []
+    messages = [_said("system", given.instructions)] if given.instructions else []
     if isinstance(given.input, str):
-        messages.append(ChatMessage("user", given.input))
+        messages.append(_said("user", given.input))
     else:
         messages += [_message(item) for item in given.input]
     return ChatBody(
@@ -162,19 +180,24 @@ def _read_responses(body: bytes) -> Body:
         priority=given.priority,
         service_tier=given.service_tier,
         temperature=given.temperature,
-        response_format=given.text,
+        response_format=ResponseFormat("json_object") if b"json" in bytes(given.text) else None,
         truncate_prompt_tokens=given.truncate_prompt_tokens,
         messages=messages,
-        max_completion_tokens=limit,
+        max_completion_tokens=given.max_output_tokens,
         tools=given.tools,
     )
 
 
 def _message(item: InputItem) -> ChatMessage:
     if item.content is not None:
-        return ChatMessage(item.role or "assistant", item.content)
+        return _said(item.role or "assistant", item.content)
     said = bytes(item.arguments) or bytes(item.output)
-    return ChatMessage(item.role or "tool", said.decode(errors="replace"))
+    return _said(item.role or "tool", said.decode(errors="replace"))
+
+
+def _said(role: str, content: str | list[ContentPart | str]) -> ChatMessage:
+    """Returns a message to be measured; roles and kinds of parts, which are not a chat's, are the engine's to judge."""
+    return ChatMessage(cast(Role, role), cast(list[ChatPart | str], content))
 
 
 def _check_stateless(given: ResponsesBody) -> None:
@@ -195,7 +218,8 @@ def _check_stateless(given: ResponsesBody) -> None:
 COMPLETIONS = Endpoint(
     "completions",
     b"/v1/completions",
-    msgspec.json.Decoder(CompletionBody).decode,
+    CompletionBody,
+    read_completion,
     "prompt",
     "max_tokens",
     continues=True,
@@ -203,18 +227,27 @@ COMPLETIONS = Endpoint(
 CHAT = Endpoint(
     "chat",
     b"/v1/chat/completions",
-    msgspec.json.Decoder(ChatBody).decode,
+    ChatBody,
+    read_chat,
     "messages",
     "max_tokens",
     chat=True,
     continues=True,
 )
 EMBEDDINGS = Endpoint(
-    "embeddings", b"/v1/embeddings", _read_embedding, "input", None, usage_of=_embedding_usage, optional=True
+    "embeddings",
+    b"/v1/embeddings",
+    EmbeddingBody,
+    _read_embedding,
+    "input",
+    None,
+    usage_of=_embedding_usage,
+    optional=True,
 )
 RESPONSES = Endpoint(
     "responses",
     b"/v1/responses",
+    ResponsesBody,
     _read_responses,
     "input",
     "max_output_tokens",

@@ -8,7 +8,6 @@ understands has no field in `validation`, so nothing here can look at it.
 from __future__ import annotations
 
 import hashlib
-import math
 from array import array
 from collections.abc import Hashable
 
@@ -26,7 +25,7 @@ _QUESTION_MARKS = "?\uff1f\u061f\u037e"  # Latin, full width, Arabic, Greek
 _FENCES = ("```", "~~~")
 _DIGITS = "0123456789"
 _MAX_SEQUENCES = 1024
-_MAX_TEMPERATURE = 100.0
+_JSON = ("json_object", "json_schema")
 _EMPTY = (b"", b"null", b"[]", b'""')
 
 
@@ -46,7 +45,7 @@ def features_of(
         output_bound: `validation.output_bound`.
         detailed: Look at all that a prediction may use, and not only at what every request needs.
     """
-    sequences = 1 if not len(body.n) else _number_of_answers(body.n)
+    sequences = body.n or 1
     chat = isinstance(body, ChatBody)
     if isinstance(body, ChatBody):
         count = len(body.messages or ())
@@ -79,9 +78,9 @@ def _look_closely(found: RequestFeatures, body: CompletionBody | ChatBody, tools
         found.has_system = any(message.role in ("system", "developer") for message in messages)
     else:
         last = _last_prompt(body.prompt)
-    found.has_stop = _given(body.stop)
-    found.temperature = _temperature(body.temperature)
-    found.wants_json = b"json" in bytes(body.response_format)
+    found.has_stop = bool(body.stop)
+    found.temperature = body.temperature
+    found.wants_json = body.response_format is not None and body.response_format.type in _JSON
     found.tools_bytes = tools
     if last:  # of token ids no text is known
         tail = last[-_TAIL:]
@@ -130,23 +129,6 @@ def _given(raw: msgspec.Raw) -> bool:
     return len(raw) > 4 or bytes(raw) not in _EMPTY
 
 
-def _number_of_answers(n: msgspec.Raw) -> int:
-    """Returns `n`, or 1 where it is not a number that an engine would take."""
-    digits = bytes(n)
-    return max(1, int(digits)) if digits.isdigit() and len(digits) <= 4 else 1
-
-
-def _temperature(raw: msgspec.Raw) -> float | None:
-    """Returns the temperature; None: not given, or none that an engine would take."""
-    if not len(raw) or len(raw) > 32:
-        return None
-    try:
-        value = float(bytes(raw))
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and 0.0 <= value <= _MAX_TEMPERATURE else None
-
-
 def _contains_any(text: str, marks: str) -> bool:
     return any(mark in text for mark in (marks if not text.isascii() else "?"))
 
@@ -158,10 +140,10 @@ def _digest(body: CompletionBody | ChatBody, prompt: Prompt, service: str, outpu
     if isinstance(body, ChatBody):
         messages = body.messages or ()
         said = [(m.role, m.content) if isinstance(m.content, str) else (m.role, *_texts(m)) for m in messages]
-        return hash((service, output_bound, bytes(body.n), *said, bytes(body.tools)))
+        return hash((service, output_bound, body.n, *said, bytes(body.tools)))
     if prompt.text_bytes == 0:
-        return _digest_of_ids(body.prompt, f"{service}\0{output_bound}\0{bytes(body.n)!r}\0")
-    return hash((service, output_bound, bytes(body.n), tuple(texts_of(body))))
+        return _digest_of_ids(body.prompt, f"{service}\0{output_bound}\0{body.n}\0")
+    return hash((service, output_bound, body.n, tuple(texts_of(body))))
 
 
 def _digest_of_ids(prompt: str | list[int | str | list[int]] | None, limits: str) -> bytes | None:

@@ -11,11 +11,13 @@ import re
 import msgspec
 
 from ..errors import ApiError
+from .answer_model import AnswerModel
 from .sse import SseMeter, Usage
 
 _DELTA = b".delta"
 _FAILED = b"response.failed"
 _LAST = frozenset({b"response.completed", b"response.incomplete", _FAILED})
+_WITH_RESPONSE = _LAST | {b"response.created", b"response.queued", b"response.in_progress"}
 _NAME = re.compile(rb"^event:[ \t]*([^\r\n]*)", re.MULTILINE)
 _DATA = re.compile(rb"^data:[ \t]*([^\r\n]*)", re.MULTILINE)
 
@@ -88,6 +90,14 @@ class ResponsesMeter(SseMeter):
         elif name == b"error" or json.startswith(b'{"error"'):
             self.failed = True
         return True
+
+    def _renamed(self, event: bytes, model: AnswerModel) -> bytes:
+        """Returns an event with the right name in its response, which those of its course carry."""
+        name, json = _parts(event)
+        if name not in _WITH_RESPONSE:
+            return event
+        renamed = model.in_response(json)
+        return event if renamed is json else b"event: %b\ndata: %b\n\n" % (name, renamed)
 
     def _rewritten(self, event: bytes) -> bytes:
         """Returns the last event with its response's usage rewritten, and others as they are: they carry none."""

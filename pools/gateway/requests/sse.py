@@ -13,6 +13,9 @@ from typing import Protocol
 
 import msgspec
 
+from .answer_model import AnswerModel
+from .engine_errors import openai_event
+
 _TOKEN_START = b'data: {"id":'  # how engines begin a chunk of tokens
 _USAGE = re.compile(rb'"usage":\s*\{')
 _USAGE_KEY = b'"usage":'
@@ -20,6 +23,7 @@ _USAGE_NULL = b'"usage":null'
 _ERROR = re.compile(rb'data:\s*\{\s*"error"')
 _END_OF_EVENT = re.compile(rb"\r?\n\r?\n")
 _MAX_BUFFERED_BYTES = 1 << 20
+_NONE_YET = b"\0"  # how no event begins
 
 
 class Usage(msgspec.Struct):
@@ -75,16 +79,20 @@ class SseMeter:
     """Reads one stream. All times are seconds of the same monotonic clock.
 
     `feed` gives what may go to the client at once; the end marker is kept for `ending`, so that the client sees it
-    only after the record is on disk. With `strip_usage` the chunk that carries nothing but usage is taken out.
+    only after the record is on disk. With `strip_usage` the chunk that carries nothing but usage is taken out. `model`
+    renames the model in each event; None: events keep what the engine calls it. An engine's error becomes OpenAI's.
     """
 
     __slots__ = (
+        "_begins",
         "_buffered",
         "_last_usage_event",
+        "_model",
         "_partial",
         "_rewrite_usage",
         "_strip_usage",
         "_window_end_s",
+        "becomes",
         "done",
         "events",
         "failed",
@@ -95,11 +103,18 @@ class SseMeter:
     )
 
     def __init__(
-        self, window_end_s: float, strip_usage: bool, rewrite_usage: Callable[[bytes], bytes] | None = None
+        self,
+        window_end_s: float,
+        strip_usage: bool,
+        rewrite_usage: Callable[[bytes], bytes] | None = None,
+        model: AnswerModel | None = None,
     ) -> None:
         self._window_end_s = window_end_s
         self._strip_usage = strip_usage
         self._rewrite_usage = rewrite_usage  # of an event that carries usage: its JSON
+        self._model = model
+        self._begins = _TOKEN_START if model is None else _NONE_YET  # an event that may pass without a closer look
+        self.becomes: bytes | None = None  # what goes in place of that beginning; None: the same
         self._partial = b""
         self._buffered = b""
         self._last_usage_event = b""
@@ -113,12 +128,22 @@ class SseMeter:
 
     def feed(self, data: bytes, now_s: float) -> bytes:
         """Takes bytes as they came; returns those to relay now."""
-        return data if self.takes(data, 0, len(data), now_s) else self._scan(data, now_s)
+        if not self.takes(data, 0, len(data), now_s):
+            return self._scan(data, now_s)
+        return data if self.becomes is None else self.becomes + data[len(self._begins) :]
+
+    def reframed(self, data: bytes, start: int) -> bytes:
+        """Returns a chunk with its frame, whose event at data[start:-2] was taken, with what it becomes."""
+        rest, becomes = data[start + len(self._begins) :], self.becomes or b""
+        return b"%x\r\n%b%b" % (len(becomes) + len(rest) - 2, becomes, rest)
 
     def takes(self, data: bytes, start: int, end: int, now_s: float) -> bool:
-        """Whether data[start:end] is a token's event and nothing else. It is then counted, and may pass as it is."""
+        """Whether data[start:end] is a token's event and nothing else. It is then counted.
+
+        It may pass as it is, but for its beginning where `becomes` is not None.
+        """
         if (
-            not data.startswith(_TOKEN_START, start)
+            not data.startswith(self._begins, start)
             or data.find(b"\n\n", start) != end - 2
             or self._partial
             or self.done
@@ -154,14 +179,27 @@ class SseMeter:
             start = match.end()
             if self.done or self._is_last(event):
                 self.done = True
-                self._buffered += event if self._rewrite_usage is None else self._rewritten(event)
+                self._buffered += self._shown(event)
             elif self._passes(event, now_s):
-                out.append(event if self._rewrite_usage is None else self._rewritten(event))
+                out.append(self._shown(event))
         self._partial = buffer[start:]
         if len(self._partial) > _MAX_BUFFERED_BYTES:  # no event: not to be buffered for ever
             out.append(self._partial)
             self._partial = b""
+        if self._model is not None and self._model.begins:
+            self._begins, self.becomes = self._model.begins, self._model.becomes
         return b"".join(out)
+
+    def _shown(self, event: bytes) -> bytes:
+        """Returns an event as the client is to see it."""
+        if _ERROR.match(event):
+            return openai_event(event)
+        if self._model is not None:
+            event = self._renamed(event, self._model)
+        return event if self._rewrite_usage is None else self._rewritten(event)
+
+    def _renamed(self, event: bytes, model: AnswerModel) -> bytes:
+        return model.in_event(event)
 
     def _is_last(self, event: bytes) -> bool:
         return event[5:].strip() == b"[DONE]"

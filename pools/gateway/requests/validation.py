@@ -13,7 +13,9 @@ from core.types import Limits
 
 from ..errors import ApiError, bad_body
 from .bodies import ChatBody, CompletionBody, StreamOptions
+from .completion_bodies import check_silence
 from .endpoint import Endpoint
+from .field_errors import field_error
 
 # What engines generate when a completion names no limit (OpenAI's default, vLLM's too); chat has none.
 DEFAULT_COMPLETION_TOKENS = 16
@@ -52,6 +54,8 @@ def decode(body: bytes, endpoint: Endpoint) -> CompletionBody | ChatBody:
         if not body.isascii():
             body.decode()  # the decoder does not look into members that it has no field for
         return endpoint.read(body)
+    except msgspec.ValidationError as error:
+        raise field_error(error, body, endpoint.shape) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad_body(error) from None
 
@@ -81,7 +85,9 @@ def _measure_messages(body: ChatBody) -> Prompt:
         content = message.content
         if isinstance(content, str):
             text += _utf8_bytes(content)
-        elif content:
+        elif not content:
+            check_silence(message, body.messages.index(message))
+        else:
             text += sum(_utf8_bytes(part if isinstance(part, str) else part.text or "") for part in content)
     return Prompt(0, max(1, text), 0, max(1, text))
 
@@ -117,13 +123,9 @@ def _utf8_bytes(text: str) -> int:
 
 
 def max_tokens(body: CompletionBody | ChatBody) -> int | None:
-    """Returns the limit that the client set, if any. Raises ApiError 400 unless it is positive."""
+    """Returns the limit that the client set, if any."""
     limit = None if body.max_tokens is UNSET else body.max_tokens
     newer = body.max_completion_tokens if isinstance(body, ChatBody) else None
-    if newer is not None and newer < 1:
-        raise ApiError(400, f"'max_completion_tokens' must be at least 1, not {newer}.", param="max_completion_tokens")
-    if limit is not None and limit < 1:
-        raise ApiError(400, f"'max_tokens' must be at least 1, not {limit}.", param="max_tokens")
     return limit if newer is None else newer
 
 
@@ -202,7 +204,7 @@ def own_continuation(headers: Mapping[bytes, bytes], body: CompletionBody | Chat
     """
     if headers.get(CONTINUE_HEADER, b"").lower() not in (b"true", b"1"):
         return False
-    if bytes(body.temperature) not in (b"0", b"0.0"):
+    if body.temperature != 0.0:
         raise ApiError(
             400,
             "'x-greenserve-continue' is for deterministic requests: set 'temperature' to 0.",

@@ -99,14 +99,23 @@ async def test_request_fails_with_502_when_every_attempt_is_lost(start: Start) -
 
 
 @pytest.mark.parametrize(
-    ("status", "recorded"), [(400, "client_error"), (404, "upstream_error"), (500, "upstream_error")]
+    ("status", "code", "recorded"),
+    [
+        (400, "invalid_request", "client_error"),
+        (404, "not_found", "upstream_error"),
+        (500, "upstream_error", "upstream_error"),
+    ],
 )
-async def test_answer_is_passed_on_unchanged_when_the_engine_refuses(start: Start, status: int, recorded: str) -> None:
+async def test_refusal_of_an_engine_is_passed_on_with_a_code_that_is_a_text(
+    start: Start, status: int, code: str, recorded: str
+) -> None:
     bench = await start(engines=2)
     first_choice(bench).status = status
     async with bench.post(completion()) as response:
         assert response.status == status
-        assert (await response.json())["error"]["code"] == status
+        error = (await response.json())["error"]
+        kind = "invalid_request_error" if status < 500 else "server_error"
+        assert error == {"message": "engine says no", "type": kind, "param": None, "code": code}
     row = await bench.row()
     assert (row.status, row.http_status, row.attempts) == (recorded, status, 1)
     assert "engine says no" in row.error

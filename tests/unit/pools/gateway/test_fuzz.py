@@ -22,9 +22,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pools import wire
+from pools.gateway.errors import ApiError
 from pools.gateway.fleet import view as fleet_module
 from pools.gateway.http.request import HttpLimits
-from pools.gateway.requests.endpoint import BY_PATH
+from pools.gateway.requests import validation
+from pools.gateway.requests.bodies import ChatBody, CompletionBody
+from pools.gateway.requests.endpoint import BY_PATH, CHAT, COMPLETIONS, Endpoint
 from pools.gateway.server import Config, GatewayServer
 from tests.fakes.fleet import EXPIRED_SECRET, MODEL, SECRET, FakeFleet
 from tests.fakes.strict_engine import StrictEngine
@@ -56,6 +59,10 @@ class Client:
 
     def on_message_begin(self) -> None:
         self._interim = False
+        self.body = b""
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -186,14 +193,33 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "max_completion_tokens": TOKENS,
     "stream": st.booleans(),
     "stream_options": st.fixed_dictionaries({"include_usage": st.booleans() | VALUES}) | st.just({}) | st.none(),
-    "n": st.integers(-2, 5000) | st.none(),
-    "stop": st.lists(TEXTS, max_size=2) | st.none(),
-    "temperature": st.floats(0, 2) | st.just(0),
-    "response_format": st.just({"type": "json_object"}),
-    "tools": st.lists(st.just({"type": "function"}), max_size=2),
+    "n": st.integers(-2, 200) | st.none(),
+    "stop": st.lists(TEXTS, max_size=5) | TEXTS | st.none(),
+    "temperature": st.floats(-0.5, 2.5) | st.just(0),
+    "top_p": st.floats(-0.5, 1.5) | st.integers(0, 1),
+    "presence_penalty": st.floats(-3, 3),
+    "frequency_penalty": st.floats(-3, 3),
+    "logit_bias": st.dictionaries(st.integers(-1, 99).map(str) | TEXTS, st.integers(-120, 120) | VALUES, max_size=3),
+    "seed": TOKENS | VALUES,
+    "top_logprobs": st.integers(-1, 21),
+    "best_of": st.integers(-1, 21),
+    "user": TEXTS | VALUES,
+    "metadata": st.dictionaries(TEXTS, TEXTS | VALUES, max_size=2),
+    "tool_choice": st.sampled_from(["auto", "none", "any", {}, {"type": "function"}]),
+    "response_format": st.fixed_dictionaries(
+        {"type": st.sampled_from(["json_object", "json_schema", "text", "xml"])},
+        optional={"json_schema": st.fixed_dictionaries({}, optional={"name": TEXTS, "schema": VALUES}) | VALUES},
+    ),
+    "tools": st.lists(
+        st.fixed_dictionaries(
+            {"type": st.sampled_from(["function", "custom", ""])},
+            optional={"function": st.fixed_dictionaries({}, optional={"name": TEXTS, "parameters": VALUES}) | VALUES},
+        ),
+        max_size=2,
+    ),
     "priority": TOKENS | st.none(),
     "service_tier": st.sampled_from(["auto", "flex", "gold", None]),
-    "logprobs": VALUES,
+    "logprobs": st.booleans() | st.integers(-1, 6) | VALUES,
     "vllm_xargs": VALUES,
 }
 NAMES = st.sampled_from(["model", *LIKELY]) | st.text(max_size=6)
@@ -276,9 +302,42 @@ async def test_any_body_is_served_or_refused_and_the_connection_lives_on(
     assert len(statuses) == 1, "an answer, and not just an end"
     (status,) = statuses
     assert status == 200 or 400 <= status < 500, status
+    if status != 200:
+        error = json.loads(fuzzed.client.body)["error"]
+        assert all(isinstance(error[name], str) and error[name] for name in ("message", "type", "code")), error
+        assert len(error["message"]) < 1000
     fuzzed.served += status == 200
     assert not fuzzed.engine.unreadable
     await fuzzed.still_works()
+
+
+@given(
+    fields=st.fixed_dictionaries({}, optional={name: LIKELY[name] for name in sorted(LIKELY) if name != "vllm_xargs"}),
+    endpoint=st.sampled_from([CHAT, COMPLETIONS]),
+)
+@FUZZ
+def test_whatever_is_refused_is_refused_by_the_name_of_a_field_that_was_given(
+    fields: dict[str, Any], endpoint: Endpoint
+) -> None:
+    whole = {"model": MODEL, "prompt": "Hi", "messages": [{"role": "user", "content": "Hi"}]} | fields
+    found = read(json.dumps(whole).encode(), endpoint)
+    if not isinstance(found, ApiError):
+        assert 0 <= (found.temperature or 0) <= 2
+        assert 1 <= (found.n or 1) <= 128
+        return
+    assert found.status == 400
+    if found.code != "invalid_json":  # JSON has no infinity
+        assert found.param in whole
+        assert f"'{found.param}" in found.message or "Token ids" in found.message
+
+
+def read(body: bytes, endpoint: Endpoint) -> CompletionBody | ChatBody | ApiError:
+    try:
+        parsed = validation.decode(body, endpoint)
+        validation.measure_prompt(parsed)
+    except ApiError as error:
+        return error
+    return parsed
 
 
 # -- heads -----------------------------------------------------------------------------------------

@@ -359,12 +359,18 @@ async def test_stream_carries_energy_when_asked_for(picker: Picker, mode: str, b
         assert answered.body.endswith(DONE)
 
 
-async def test_engines_refusal_passes_as_it_is_and_is_recorded(picker: Picker) -> None:
+async def test_engines_refusal_passes_in_openais_shape_and_is_recorded(picker: Picker) -> None:
     async with picker.envoy().stream() as stream:
         await asked(stream)
         said = b'{"error":{"message":"too long"}}'
         answered = await stream.answer([said], 400, "application/json")
-        assert (answered.status, answered.body) == (400, said)
+        assert answered.status == 400
+        assert json.loads(answered.body)["error"] == {
+            "message": "too long",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": "invalid_request",
+        }
     row = await picker.row()
     assert (row.status, row.http_status) == ("client_error", 400)
     assert "too long" in row.error

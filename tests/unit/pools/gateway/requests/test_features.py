@@ -20,6 +20,9 @@ def features(body: dict[str, Any], chat: bool = True, service: str = "chat") -> 
     return features_of(parsed, prompt, service, 1.7e9, 7, validation.output_bound(parsed, limit))
 
 
+TOOLS = [{"type": "function", "function": {"name": "look_up"}}]
+
+
 def say(*contents: Any, **fields: Any) -> dict[str, Any]:
     roles = ["system", "user"] if len(contents) == 2 else ["user"] * len(contents)
     return {"messages": [{"role": r, "content": c} for r, c in zip(roles, contents, strict=True)]} | fields
@@ -35,7 +38,7 @@ def test_everything_is_read_when_a_chat_says_it() -> None:
             stop=["\n"],
             temperature=0.5,
             response_format={"type": "json_object"},
-            tools=[{"type": "function"}],
+            tools=TOOLS,
         )
     )
     assert (found.chat, found.at_s, found.tenant_id) == (True, 1.7e9, 7)
@@ -47,7 +50,7 @@ def test_everything_is_read_when_a_chat_says_it() -> None:
     assert found.lines == 3
     assert found.last_bytes == 22
     assert found.digit_share == pytest.approx(3 / 22)
-    assert found.tools_bytes == len(json.dumps([{"type": "function"}]))
+    assert found.tools_bytes == len(json.dumps(TOOLS))
     assert found.text_bytes == 9 + 22 + found.tools_bytes
 
 
@@ -89,7 +92,7 @@ def test_the_digest_is_the_same_only_when_prompt_and_limits_are() -> None:
         say("ab", ""),
         say("a", "b", max_tokens=5),
         say("a", "b", n=2),
-        say("a", "b", tools=[{"type": "function"}]),
+        say("a", "b", tools=TOOLS),
         say("a\0b"),
         say("b"),
         say(["a", "b"]),
@@ -113,21 +116,28 @@ def test_a_prompt_has_no_digest_when_it_is_too_long_or_no_vocabulary_holds_it() 
     assert features({"prompt": [1] * 5000}, chat=False).digest is None
 
 
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-
-
 @given(
     st.fixed_dictionaries(
-        {"messages": st.lists(st.fixed_dictionaries({"role": st.text(max_size=4), "content": st.text()}), min_size=1)},
-        optional=dict.fromkeys(("n", "stop", "temperature", "response_format", "tools"), anything),
+        {
+            "messages": st.lists(
+                st.fixed_dictionaries({"role": st.sampled_from(["user", "system", "tool"]), "content": st.text()}),
+                min_size=1,
+            )
+        },
+        optional={
+            "n": st.integers(1, 128) | st.none(),
+            "stop": st.text(max_size=4) | st.lists(st.text(max_size=4), max_size=4) | st.none(),
+            "temperature": st.floats(0, 2) | st.none(),
+            "response_format": st.fixed_dictionaries({"type": st.sampled_from(["text", "json_object"])}) | st.none(),
+            "tools": st.lists(st.just(TOOLS[0]), max_size=3) | st.none(),
+        },
     )
 )
 def test_features_are_found_whatever_the_hints_hold(body: dict[str, Any]) -> None:
     found = features(body)
-    assert 1 <= found.sequences <= 1024
-    assert found.temperature is None or 0.0 <= found.temperature <= 100.0
+    assert found.sequences == (body.get("n") or 1)
+    assert found.temperature == body.get("temperature")
+    assert found.has_stop == bool(body.get("stop"))
+    assert found.wants_json == ((body.get("response_format") or {}).get("type") == "json_object")
+    assert (found.tools_bytes > 0) == bool(body.get("tools"))
     assert found.text_bytes >= 1
