@@ -13,10 +13,12 @@ import re
 
 import msgspec
 
-_STRING = rb'"[^"\\]*"'
-_PLAIN = rb"(?:%b|-?\d+|null|true|false)" % _STRING
+_STRING = rb'"[^"\\]*+"'
+_PLAIN = rb"(?:%b|-?\d++|null|true|false)" % _STRING
 # An object's members of plain values up to the first of the name `model`; before it, of an event, the field's name.
-_HEAD = re.compile(rb"(?:data:[ \t]*)?\{\s*(?:%b\s*:\s*%b\s*,\s*)*?\"model\"\s*:\s*(%b)" % (_STRING, _PLAIN, _STRING))
+_HEAD = re.compile(
+    rb'(?:data:[ \t]*)?\{\s*+(?:%b\s*+:\s*+%b\s*+,\s*+)*?"model"\s*+:\s*+(%b)' % (_STRING, _PLAIN, _STRING)
+)
 _DATA = re.compile(rb"^data:[ \t]*([^\r\n]*)", re.MULTILINE)
 _BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -54,16 +56,16 @@ class AnswerModel:
     def in_answer(self, body: bytes) -> bytes:
         """Returns a whole answer with the right name; one without a model, or of something else, as it is."""
         found = _HEAD.match(body)
-        if found is None:
-            return self._in_object(body)
-        return body if found.group(1) == self._json else self.in_beginning(body)
+        return self._in_object(body) if found is None else self._in_place(found, body)
 
     def in_beginning(self, data: bytes) -> bytes:
         """Returns the beginning of an answer with the right name, where it stands before anything nested."""
         found = _HEAD.match(data)
-        if found is None or found.group(1) == self._json:
-            return data
-        return data[: found.start(1)] + self._json + data[found.end() :]
+        return data if found is None else self._in_place(found, data)
+
+    def _in_place(self, found: re.Match[bytes], data: bytes) -> bytes:
+        start, end = found.span(1)
+        return data if found.group(1) == self._json else b"%b%b%b" % (data[:start], self._json, data[end:])
 
     def in_fields(self, fields: Fields) -> bool:
         """Puts the right name into an object that was taken apart. Returns whether another one stood there."""
