@@ -25,7 +25,7 @@ from django.core.management import call_command
 from django.db import connection, connections
 from django.test import Client
 from PIL import Image
-from playwright.sync_api import Browser, Page, ViewportSize
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 from pytest_django.live_server_helper import LiveServer
 
 from greenserve.celery import app
@@ -39,6 +39,7 @@ WIDE: ViewportSize = {"width": 1440, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 TALLEST = 1_600
 SERIOUS = ("serious", "critical")
+expect.set_options(timeout=30_000)  # a busy machine is slow
 
 
 class SignIn(Protocol):

@@ -228,7 +228,7 @@ def test_policies_are_compared_when_a_study_of_todays_fleet_is_started(
     journey.button("Start the study")
     page.get_by_role("heading", level=1, name=re.compile("fleet")).wait_for()
     for thread in worker:
-        thread.join(60)
+        thread.join(300)
     runs = list(Study.objects.latest("pk").runs.all())
     assert [run.policy for run in runs] == [fleet.service.policy, "freesh", "single_pool"], "the one in force first"
     for run in runs:

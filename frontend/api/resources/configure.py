@@ -6,6 +6,8 @@ and `etag`; an error names the item by its place in the list.
 
 from __future__ import annotations
 
+import re
+import string
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -267,7 +269,7 @@ def viewset_of(owned: Owned) -> type[OwnedViewSet]:
     """Makes the view of one kind."""
     serializer = serializer_of(owned)
     usual, allowed = ordering_of(owned)
-    name = owned.one.title().replace(" ", "").replace("-", "")
+    name = re.sub(r"[^A-Za-z0-9]", "", string.capwords(re.sub(r"'s\b|-", " ", owned.one)))
 
     @extend_schema(request=SEVERAL, responses={200: _proxy(f"{name}Several", serializer(many=True))}, filters=False)
     def bulk_update(self: OwnedViewSet, request: Request) -> Response:
