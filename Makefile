@@ -1,6 +1,6 @@
 # `make up` runs the product, `make test` its tests; each installs what it needs first.
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev up down lint check test test-slow test-thorough test-vllm test-all flake smoke lock clean
+.PHONY: help install install-dev install-tests up down lint check test test-slow test-thorough test-vllm test-all flake smoke lock clean
 BIN := .venv/bin
 # Byte code is kept whatever the caller's shell says: some hundred processes of a test run would each compile all sources.
 export PYTHONDONTWRITEBYTECODE :=
@@ -28,6 +28,9 @@ install:
 install-dev:
 	@scripts/install dev
 
+install-tests: install-dev
+	@scripts/install focus
+
 up: install
 	@$(BIN)/greenserve up
 
@@ -44,13 +47,13 @@ lint: install-dev
 	$(BIN)/python manage.py check --fail-level WARNING
 	$(NO_DATABASE) manage.py makemigrations --check --dry-run
 
-check: lint
+check: lint install-tests
 	$(PYTEST) tests/unit $(QUICK)
 
 # Four at a time on two processors: those with databases, processes and browsers mostly wait. A file's tests stay together,
 # since they share what is costly; those of whole products come first, since they take longest. What four would each do
 # first, compiling, is done once before.
-test: install-dev
+test: install-tests
 	@scripts/browser
 	@mkdir -p test-artifacts
 	@$(BIN)/python scripts/warm_up & $(PYTEST) tests --collect-only $(QUICK) >test-artifacts/collected.txt; status=$$?; wait; exit $$status
@@ -80,7 +83,7 @@ test-vllm: install-dev
 test-all: lint test test-slow test-thorough test-vllm
 
 # How often a test fails: make flake TEST=tests/unit/pools/gateway N=50
-flake: install-dev
+flake: install-tests
 	scripts/flake $(or $(N),20) $(TEST) $(QUICK)
 
 smoke:
@@ -91,7 +94,9 @@ lock: install-dev
 	  --no-header --python-version 3.11 requirements.in -o requirements.txt
 	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --python-version 3.11 requirements-dev.in -o requirements-dev.txt
+	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header --python-version 3.11 --no-emit-package pyarrow requirements-focus.in -o requirements-focus.txt
 
 clean:
-	rm -rf .venv .venv-vllm build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache test-artifacts
+	rm -rf .venv .venv-vllm .venv-focus build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache test-artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

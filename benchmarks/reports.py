@@ -1,6 +1,6 @@
 """How long a month's report takes on 1,000 GPUs, with a FOCUS export of a million rows: `python -m benchmarks.reports`.
 
-    python -m benchmarks.reports [--rows 1000000] [--json]
+    python -m benchmarks.reports [--rows 1000000] [--focus-version 1.4] [--json]
 
 The whole of it, as a worker makes it from PostgreSQL: every counter held against the ledger, lines to CSV and Parquet,
 checksums, and both files read back. PostgreSQL is its own, started in a throw-away folder with the product's settings.
@@ -61,11 +61,11 @@ SELECT gpu_id, '2025-11-01', sum(energy_uj), '2025-01-01', 0 FROM telemetry_gpue
 """
 
 
-def month(rows: int, formats: list[str]) -> dict[str, Any]:
+def month(rows: int, formats: list[str], focus_version: str) -> dict[str, Any]:
     """Makes the month and its report, in a process and a database of its own."""
     with own_servers():
         _fill(rows)
-        return _report(formats)
+        return _report(formats, focus_version)
 
 
 def _fill(rows: int) -> None:
@@ -88,7 +88,7 @@ def _fill(rows: int) -> None:
         cursor.execute("ANALYZE")
 
 
-def _report(formats: list[str]) -> dict[str, Any]:
+def _report(formats: list[str], focus_version: str) -> dict[str, Any]:
     from django.db import connection
 
     from pools.models import Job, JobState, Site
@@ -105,7 +105,7 @@ def _report(formats: list[str]) -> dict[str, Any]:
     scope = Scope(ReportRequest(MONTH).span(), ledger_source.newest_version() or 0, sites)
     meters_s, meters_cpu_s, _ = _timed(backend, lambda: ledger_source.meters(scope))
     before_mib = _peak_mib()
-    report = report_requests.ask({"period": MONTH, "formats": formats})
+    report = report_requests.ask({"period": MONTH, "formats": formats, "focus_version": focus_version})
     total_s, cpu, backend_cpu = _timed(backend, lambda: report_jobs.make(report.pk))
     job = Job.objects.get(pk=report.job_id)
     if job.state != JobState.DONE:
@@ -151,10 +151,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--formats", nargs="+", default=["focus-csv", "focus-parquet"])
+    parser.add_argument("--focus-version", default="1.4")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        found = pool.submit(month, options.rows, options.formats).result(timeout=3_600)
+        found = pool.submit(month, options.rows, options.formats, options.focus_version).result(timeout=3_600)
     if options.json:
         print(json.dumps(found))
         return

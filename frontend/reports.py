@@ -31,7 +31,9 @@ from telemetry.report_values.lines import DIMENSIONS
 from telemetry.report_values.market import HOURLY, PERIOD
 from telemetry.report_values.period import last_period
 from telemetry.report_values.report_request import (
+    FOCUS_VERSIONS,
     FORMATS,
+    NEWEST_FOCUS,
     NO_BILL,
     SITE_ZONE,
     USUAL_BASIS,
@@ -85,6 +87,7 @@ class Form:
     baseline: bool = False
     basis: str = USUAL_BASIS
     matching: str = HOURLY
+    focus_version: str = NEWEST_FOCUS
     errors: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -98,6 +101,7 @@ class Form:
             baseline="baseline" in given,
             basis=given.get("basis", USUAL_BASIS)[:20],
             matching=given.get("matching", HOURLY)[:20],
+            focus_version=given.get("focus_version", NEWEST_FOCUS)[:20],
             errors=errors or {},
         )
 
@@ -111,6 +115,7 @@ class Form:
             "baseline": self.baseline,
             "basis": self.basis,
             "matching": self.matching,
+            "focus_version": self.focus_version,
         }
 
 
@@ -239,6 +244,7 @@ def _page(request: HttpRequest, form: Form, status: int = 200) -> HttpResponse:
         "formats": [(name, FORMAT_WORDS[name]) for name in FORMATS],
         "bases": BASES_SHOWN,
         "matchings": MATCHINGS_SHOWN,
+        "focus_versions": FOCUS_VERSIONS,
         "reports": _rows(request),
     }
     return render(request, "frontend/reports.html", context, status=status)

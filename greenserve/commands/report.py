@@ -26,6 +26,7 @@ def report() -> None:
     \b
     greenserve report make 2026-10
     greenserve report make 2026-W45 --by tenant,service --format focus-csv,focus-parquet,pdf
+    greenserve report make 2026-10 --format focus-csv --focus-version 1.0
     greenserve report make 2026-10 --basis allocation --format pdf,bill-csv,invoices
     greenserve report make 2026-10 --sites ashburn --zone site --out reports/
     greenserve report list
@@ -50,6 +51,7 @@ def report() -> None:
 @click.option(
     "--matching", default=None, help="How contracts for electricity cover what is used: hourly (if not given), period."
 )
+@click.option("--focus-version", default=None, help="Version of FOCUS: 1.0, 1.2, 1.4 (the newest if not given).")
 @click.option("--sites", default=None, help="Only these sites, with commas.")
 @click.option(
     "--baseline", is_flag=True, help="Replay the requests under single_pool, to say what was saved (modelled)."
@@ -63,6 +65,7 @@ def make(
     formats: str | None,
     basis: str | None,
     matching: str | None,
+    focus_version: str | None,
     sites: str | None,
     baseline: bool,
     out: Path | None,
@@ -75,7 +78,7 @@ def make(
     """
     given = {
         **{"period": period, "zone": zone, "by": by, "formats": formats, "basis": basis, "sites": sites},
-        **{"matching": matching, "baseline": baseline},
+        **{"matching": matching, "baseline": baseline, "focus_version": focus_version},
     }
     with database():
         from telemetry.models import Report

@@ -17,6 +17,10 @@ from .period import Period, parse_period
 BILL_FORMATS = ("bill-csv", "invoices")
 FORMATS = ("focus-csv", "focus-parquet", "csv", "xlsx", "pdf", *BILL_FORMATS, "scope2-csv")
 USUAL_FORMATS = ("csv", "xlsx", "pdf")
+FOCUS_FORMATS = ("focus-csv", "focus-parquet")
+FOCUS_VERSIONS = ("1.0", "1.2", "1.4")
+NEWEST_FOCUS = FOCUS_VERSIONS[-1]
+FIRST_FOCUS = "1.4"  # what reports of before there was a choice have, for ever
 USUAL_GROUPS = ("site", "service")
 SITE_ZONE = "site"
 NO_BILL = "none"  # also what reports of before there were bills have
@@ -28,7 +32,8 @@ class ReportRequest:
     """A report as it was asked for. `sites`: only these; empty: all. `baseline`: replay the requests to compare.
 
     `basis`: how the bill shares out what is nobody's (`bill.BASES`), or none. `matching`: how contracts for electricity
-    cover the rows' energy; reports of before there was a choice matched over the period.
+    cover the rows' energy; reports of before there was a choice matched over the period. `focus_version`: the version
+    of FOCUS that the reader of those files knows.
     """
 
     period: str
@@ -39,9 +44,14 @@ class ReportRequest:
     baseline: bool = False
     basis: str = NO_BILL
     matching: str = PERIOD
+    focus_version: str = FIRST_FOCUS
 
     def as_json(self) -> dict[str, Any]:
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        """Leaves the first version of FOCUS out: what was asked before there was a choice is signed without it."""
+        found = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        if self.focus_version == FIRST_FOCUS:
+            del found["focus_version"]
+        return found
 
     @classmethod
     def from_json(cls, stored: object) -> ReportRequest:
@@ -83,9 +93,6 @@ def read(given: Mapping[str, Any], zones: Mapping[str, str]) -> ReportRequest:
     if not formats:
         raise BadReport("formats", f"name at least one of {', '.join(FORMATS)}")
     basis = _basis(given, formats)
-    matching = given.get("matching") or HOURLY
-    if matching not in MATCHINGS:
-        raise BadReport("matching", f"'{matching}' is no way of matching; choose from {', '.join(MATCHINGS)}")
     request = ReportRequest(
         period=period.strip(),
         zone=zone,
@@ -94,10 +101,19 @@ def read(given: Mapping[str, Any], zones: Mapping[str, str]) -> ReportRequest:
         sites=sites,
         baseline=baseline,
         basis=basis,
-        matching=str(matching),
+        matching=_one(given, "matching", HOURLY, MATCHINGS, "way of matching"),
+        focus_version=_one(given, "focus_version", NEWEST_FOCUS, FOCUS_VERSIONS, "version of FOCUS"),
     )
     request.span()
     return request
+
+
+def _one(given: Mapping[str, Any], field: str, usual: str, known: Collection[str], what: str) -> str:
+    """Returns one of the known names, the usual one where none is given."""
+    value = given.get(field) or usual
+    if value not in known:
+        raise BadReport(field, f"'{value}' is no {what}; choose from {', '.join(known)}")
+    return str(value)
 
 
 def _basis(given: Mapping[str, Any], formats: Collection[str]) -> str:

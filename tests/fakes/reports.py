@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
 
-from telemetry.report_values.basis import Basis, MeterBasis, PoolBasis, SiteBasis
+import polars
+
+from telemetry.report_values.basis import Basis, DemandCharge, MeterBasis, PoolBasis, SiteBasis
 from telemetry.report_values.contracts import Contract
-from telemetry.report_values.line_blocks import SCHEMA, Block
+from telemetry.report_values.line_blocks import MARKET, MARKET_MISSING, SCHEMA, Block
 from telemetry.report_values.lines import ReportLine, SloCount
 from telemetry.report_values.report_request import ReportRequest
+from telemetry.reports.writers.focus import FocusWriter
 
 HOUR_S = 3_600
 SITES = (
@@ -130,3 +134,18 @@ def contracts(request: ReportRequest) -> tuple[Contract, ...]:
         Contract("location-2", "supplier", "301", None, *whole, "Utility's disclosure 2025"),
         Contract("berlin", "certificate", "0", 100_000, *whole, "Guarantees of origin 2026"),
     )
+
+
+def demand_charge() -> DemandCharge:
+    """Berlin's, of its own October: some of that is September in UTC."""
+    october = ReportRequest("2026-10", zone="Europe/Berlin").span()
+    return DemandCharge("berlin", "2026-10", october.start_s, october.end_s, 41_250.0, 512_500_000_000, "EUR")
+
+
+def focus_csv(found: Sequence[ReportLine], basis: Basis, version: str) -> bytes:
+    """The lines as FOCUS. Market-based emissions are 7 micrograms each, and not known in Berlin."""
+    out = io.BytesIO()
+    unknown = polars.col("site") == "berlin"
+    market = (polars.lit(7).alias(MARKET), unknown.cast(polars.Int64).alias(MARKET_MISSING))
+    FocusWriter(basis, version).write((block.with_columns(market) for block in blocks(found)), out)
+    return out.getvalue()

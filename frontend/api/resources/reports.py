@@ -24,7 +24,7 @@ from telemetry.models import Report, ReportFile
 from telemetry.report_values.bill import BASES
 from telemetry.report_values.errors import BadReport
 from telemetry.report_values.market import MATCHINGS
-from telemetry.report_values.report_request import NO_BILL
+from telemetry.report_values.report_request import FOCUS_VERSIONS, NO_BILL
 from telemetry.reports import report_requests
 from telemetry.reports.tasks import send
 
@@ -100,6 +100,11 @@ class NewReport(Body):
     )
     matching = serializers.ChoiceField(
         choices=MATCHINGS, required=False, help_text="How contracts for electricity cover what is used."
+    )
+    focus_version = serializers.ChoiceField(
+        choices=FOCUS_VERSIONS,
+        required=False,
+        help_text="Version of FOCUS of these formats; the newest if it is not given. `asked` has it unless it is 1.4.",
     )
 
 

@@ -13,7 +13,7 @@ from telemetry.report_values.bill_table import write_bill_csv
 from telemetry.report_values.errors import BadReport
 from telemetry.report_values.line_blocks import Block
 from telemetry.report_values.period import Period
-from telemetry.report_values.report_request import NO_BILL, ReportRequest
+from telemetry.report_values.report_request import FIRST_FOCUS, FOCUS_FORMATS, NO_BILL, ReportRequest
 from telemetry.report_values.scope2 import Scope2
 from telemetry.report_values.scope2_table import write_scope2_csv
 from telemetry.report_values.statement import Statement
@@ -73,7 +73,11 @@ def make_files(
 
 
 def file_name(request: ReportRequest, basis: Basis, kind: str) -> str:
-    return f"{file_stem(request, basis)}.{ENDINGS[kind]}"
+    """FOCUS files have their version in their name, but for that of before there was a choice."""
+    ending = ENDINGS[kind]
+    if kind in FOCUS_FORMATS and request.focus_version != FIRST_FOCUS:
+        ending = ending.replace("focus", f"focus-{request.focus_version}")
+    return f"{file_stem(request, basis)}.{ending}"
 
 
 def file_stem(request: ReportRequest, basis: Basis) -> str:
@@ -97,11 +101,11 @@ def _taken_in(blocks: Iterable[Block], totals: ReportTotals, sharing: BillSharin
 
 def _read(request: ReportRequest, basis: Basis, blocks: Iterator[Block], focus: Path) -> int:
     """Takes all lines in, and writes them as FOCUS on the way where that is wanted. Returns the rows of it."""
-    if not {"focus-csv", "focus-parquet"} & set(request.formats):
+    if not set(FOCUS_FORMATS) & set(request.formats):
         for _ in blocks:
             pass
         return 0
-    writer = FocusWriter(basis)
+    writer = FocusWriter(basis, request.focus_version)
     with focus.open("wb") as out:
         writer.write(blocks, out)
     return writer.rows
@@ -110,10 +114,10 @@ def _read(request: ReportRequest, basis: Basis, blocks: Iterator[Block], focus: 
 def _write(kind: str, statement: Statement, folder: Path, focus: Path, focus_rows: int) -> MadeFile:
     target = folder / file_name(statement.request, statement.basis, kind)
     rows: int | None = len(statement.rows)
-    if kind in ("focus-csv", "focus-parquet"):
+    if kind in FOCUS_FORMATS:
         rows = focus_rows
         if kind == "focus-parquet":
-            write_parquet(focus, target)
+            write_parquet(focus, target, statement.request.focus_version)
     elif kind in ("csv", "bill-csv", "scope2-csv"):
         period = statement.period
         fixed = {

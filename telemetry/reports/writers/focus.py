@@ -1,15 +1,17 @@
-"""FOCUS 1.4, dataset Cost and Usage (FinOps Open Cost and Usage Specification), as a stream of CSV rows.
+"""FOCUS, dataset Cost and Usage (FinOps Open Cost and Usage Specification), as a stream of CSV rows.
 
 An origin charge is what a pool's GPUs cost in a UTC hour; its rows are allocated charges: one for each tenant's part,
 and for idle, transition and unattributed time. What belongs to the origin (resource, service, region, SKU) is the same
 in all of its rows; who had the part stands in the Allocated columns and, flat, in the custom ones. Ratios are exact
 decimals and add up to 1 in each origin charge. Costs may not be null in FOCUS: without a tariff there is no export.
+
+`focus_columns` has the columns of each version; what stands in them is here and, by row, in `focus_rows`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -19,51 +21,22 @@ from typing import IO
 import polars
 
 from core.cells import csv_line
-from telemetry.report_values import line_blocks
 from telemetry.report_values.basis import Basis, DemandCharge
 from telemetry.report_values.errors import BadReport
 from telemetry.report_values.line_blocks import Block
 
+from .focus_columns import NOTHING, Level, columns, runs
+from .focus_rows import expressions, shares
+
 METHOD_ID = "greenserve-energy-share-1"
 CARBON_METHOD_ID = "ghg-scope2-average-1"
 CATEGORY, SUBCATEGORY = "AI and Machine Learning", "Generative AI"
-RATIO_PLACES = 12
-ONE = 10**RATIO_PLACES
-TOKENS, THOUSAND_TOKENS = "Tokens", "1000 Tokens"
 NOBODY = "unassigned"
-
-# Column -> (FOCUS data type, places of a decimal). Custom ones last, as the specification wants it.
-COLUMNS = {
-    **dict.fromkeys(("BillingAccountId", "BillingAccountName", "SubAccountId", "SubAccountName"), "String"),
-    **dict.fromkeys(("HostProviderName", "InvoiceIssuerName", "ServiceProviderName"), "String"),
-    **dict.fromkeys(("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargePeriodEnd"), "Date/Time"),
-    **dict.fromkeys(("ChargeCategory", "ChargeClass", "ChargeFrequency", "ChargeDescription"), "String"),
-    **dict.fromkeys(("ServiceCategory", "ServiceSubcategory", "ServiceName"), "String"),
-    **dict.fromkeys(("RegionId", "RegionName", "ResourceId", "ResourceName", "ResourceType"), "String"),
-    **dict.fromkeys(("SkuId", "SkuPriceId"), "String"),
-    "Tags": "JSON",
-    "BillingCurrency": "String",
-    **dict.fromkeys(("BilledCost", "EffectiveCost", "ListCost", "ContractedCost"), "Decimal"),
-    "ConsumedQuantity": "Decimal",
-    "ConsumedUnit": "String",
-    "PricingQuantity": "Decimal",
-    "PricingUnit": "String",
-    **dict.fromkeys(("AllocatedMethodId", "AllocatedResourceId", "AllocatedResourceName"), "String"),
-    **dict.fromkeys(("AllocatedTags", "AllocatedMethodDetails"), "JSON"),
-    **dict.fromkeys(("x_EnergyJ", "x_EnergyKwh", "x_FacilityEnergyKwh", "x_GpuHours"), "Decimal"),
-    **dict.fromkeys(("x_Scope2LocationKgCo2e", "x_Scope2MarketKgCo2e", "x_EmbodiedKgCo2e"), "Decimal"),
-    "x_CarbonMethodId": "String",
-    **dict.fromkeys(("x_EnergyKind", "x_TenantId", "x_ServiceId", "x_ModelId"), "String"),
-    **dict.fromkeys(("x_PromptTokens", "x_OutputTokens"), "Decimal"),
-    "x_SplitOriginId": "String",
-    "x_SplitOriginCost": "Decimal",
-    "x_ReportVersion": "String",
-}
-
 
 _OWNED = ("start_s", "end_s", "site", "pool", "currency")
 _PARTS = ("site", "kind", "tenant", "service", "model")
-_DETAILS = '"{""Elements"":[{""AllocatedRatio"":', ',""UsageQuantity"":', ',""UsageUnit"":""Joules""}]}"'
+
+Cells = dict[str, str]  # by fact, as they stand in the file
 
 
 @dataclass(slots=True)
@@ -75,13 +48,14 @@ class FocusWriter:
     """
 
     basis: Basis
+    version: str
     rows: int = 0
-    _months: dict[int, str] = field(default_factory=dict)
-    _owners: dict[tuple[str, str | None], tuple[str, str]] = field(default_factory=dict)
+    _months: dict[int, Cells] = field(default_factory=dict)
+    _owners: dict[tuple[str, str | None], Cells] = field(default_factory=dict)
 
     def write(self, blocks: Iterable[Block], out: IO[bytes]) -> None:
         """`blocks` come with their market-based micrograms. Raises BadReport where a cost is not known."""
-        out.write((",".join(COLUMNS) + "\n").encode())
+        out.write((",".join(column.name for column in columns(self.version)) + "\n").encode())
         for block in blocks:
             self._texts(block).write_csv(out, include_header=False, quote_style="never")
             self.rows += block.height
@@ -97,144 +71,150 @@ class FocusWriter:
             polars.struct("start_s", "site", "pool").rle_id().alias("charge"),
         )
         keys = block.select(_PARTS).unique(maintain_order=True)
-        parts = [self._part(*key) for key in keys.iter_rows()]
-        keys = keys.with_columns(
-            polars.Series("allocated", [part[0] for part in parts], polars.String),
-            polars.Series("custom", [part[1] for part in parts], polars.String),
-        )
+        keys = keys.with_columns(self._shared(Level.PART, (_part(*key) for key in keys.iter_rows())))
         return (
             block.join(keys, on=_PARTS, how="left", nulls_equal=True, maintain_order="left")
             .with_columns(self._charges(block))
-            .select(_row())
+            .select(self._row())
         )
 
     def _charges(self, block: Block) -> list[polars.Series]:
-        """Returns by origin charge what stands at the head and at the end of all of its rows, and each row's ratio."""
+        """Returns what stands in all rows of their origin charge, and each row's ratio."""
         costs, energies = block["cost_nano"].to_list(), block["energy_uj"].to_list()
         firsts = block.select(polars.col("charge").arg_unique().sort()).to_series().to_list()
-        heads, tails, ratios = [], [], []
+        cells, ratios = [], []
         for owned, at, end in zip(
             block[firsts].select(_OWNED).iter_rows(), firsts, [*firsts[1:], block.height], strict=True
         ):
-            start_s, end_s, site, pool, currency = owned
-            start = _utc(start_s)
-            before, after = self._owner(site, pool)
-            heads.append(f"{before},{self._month(start_s)},{start},{_utc(end_s)},{after},{currency}")
-            origin = csv_line([f"{site}/{pool or NOBODY}/{start}"])
-            tails.append(f"{origin},{fixed(sum(costs[at:end]), 9)},{self.basis.version}")
+            cells.append(self._charge(sum(costs[at:end]), *owned))
             ratios += shares(costs[at:end], energies[at:end])
-        return [
-            polars.Series("head", heads, polars.String).gather(block["charge"]),
-            polars.Series("tail", tails, polars.String).gather(block["charge"]),
-            polars.Series("ratio", ratios, polars.Int64),
-        ]
+        texts = (series.gather(block["charge"]) for series in self._shared(Level.ORIGIN, cells))
+        return [*texts, polars.Series("ratio", ratios, polars.Int64)]
+
+    def _shared(self, level: Level, cells: Iterable[Cells]) -> list[polars.Series]:
+        """Returns for each run of the level's columns its texts: those that neighbours have in common are made once."""
+        wanted = [(f"run_{i}", facts) for i, (of, facts) in enumerate(runs(self.version)) if of is level]
+        texts: list[list[str]] = [[] for _ in wanted]
+        for one in cells:
+            for found, (_, facts) in zip(texts, wanted, strict=True):
+                found.append(",".join([one[fact] for fact in facts]))
+        return [polars.Series(name, found, polars.String) for (name, _), found in zip(wanted, texts, strict=True)]
+
+    def _row(self) -> polars.Expr:
+        """Returns the columns of a row after each other."""
+        return polars.concat_str(list(self._columns()), separator=",")
+
+    def _columns(self) -> Iterator[polars.Expr]:
+        own = expressions()
+        for i, (level, facts) in enumerate(runs(self.version)):
+            if level is Level.ROW:
+                yield from (own[fact] for fact in facts)
+            else:
+                yield polars.col(f"run_{i}")
+
+    def _charge(self, cost_nano: int, start_s: int, end_s: int, site: str, pool: str | None, currency: str) -> Cells:
+        start = _utc(start_s)
+        return {
+            **self._owner(site, pool),
+            **self._month(start_s),
+            "start": start,
+            "end": _utc(end_s),
+            "currency": currency,
+            "origin": _cell(f"{site}/{pool or NOBODY}/{start}"),
+            "origin_cost": fixed(cost_nano, 9),
+        }
 
     def _demand(self, charge: DemandCharge, cost_nano: int) -> str:
         """A row of its own, for a charge that nobody has a part of: it has no energy, and is not allocated."""
         self.rows += 1
-        house, site = self.basis.organisation, self.basis.sites[charge.site]
-        what = f"Demand charge of {charge.month} at {site.label}"
-        cost, peak_kw = Decimal(cost_nano).scaleb(-9), Decimal(round(charge.peak_w)).scaleb(-3)
-        values: dict[str, object] = {
-            **{"BillingAccountId": _slug(house), "BillingAccountName": house},
-            **{"SubAccountId": charge.site, "SubAccountName": site.label},
-            **dict.fromkeys(("HostProviderName", "InvoiceIssuerName", "ServiceProviderName"), house),
-            **dict(zip(("BillingPeriodStart", "BillingPeriodEnd"), _month_of(charge), strict=True)),
-            **{"ChargePeriodStart": _utc(charge.start_s), "ChargePeriodEnd": _utc(charge.end_s)},
-            **{"ChargeCategory": "Usage", "ChargeFrequency": "Recurring", "ChargeDescription": what},
-            **{"ServiceCategory": CATEGORY, "ServiceSubcategory": SUBCATEGORY, "ServiceName": "Electricity demand"},
-            **{"RegionId": charge.site, "RegionName": site.label},
-            **{"SkuId": "demand-charge", "SkuPriceId": f"demand-charge/{charge.site}"},
-            "Tags": json.dumps({"site": charge.site}, separators=(",", ":")),
-            "BillingCurrency": charge.currency,
-            **dict.fromkeys(("BilledCost", "EffectiveCost", "ListCost", "ContractedCost"), cost),
-            **{"PricingQuantity": peak_kw, "PricingUnit": "kW", "ConsumedQuantity": peak_kw, "ConsumedUnit": "kW"},
-            "x_ReportVersion": self.basis.version,
+        cost, peak_kw = fixed(cost_nano, 9), f"{Decimal(round(charge.peak_w)).scaleb(-3):f}"
+        found = self._place(charge.site) | {
+            **dict(zip(("month_start", "month_end"), _month_of(charge), strict=True)),
+            **{"start": _utc(charge.start_s), "end": _utc(charge.end_s), "currency": charge.currency, "cost": cost},
+            **_cells(
+                frequency="Recurring",
+                what=f"Demand charge of {charge.month} at {self.basis.sites[charge.site].label}",
+                service="Electricity demand",
+                sku="demand-charge",
+                sku_price=f"demand-charge/{charge.site}",
+            ),
+            **dict.fromkeys(("hours", "tokens", "thousand_tokens"), peak_kw),
+            **dict.fromkeys(("hours_unit", "tokens_unit", "thousand_tokens_unit"), "kW"),
         }
-        return csv_line(values.get(name) for name in COLUMNS) + "\n"
+        return ",".join(found.get(column.fact, "") for column in columns(self.version)) + "\n"
 
-    def _month(self, start_s: int) -> str:
+    def _month(self, start_s: int) -> Cells:
         """Returns the ends of the UTC month, which is the billing period."""
         found = self._months.get(start_s)
         if found is None:
             month = datetime.fromtimestamp(start_s, UTC).replace(day=1, hour=0, minute=0, second=0)
             after = month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
-            ends = f"{_utc(round(month.timestamp()))},{_utc(round(after.timestamp()))}"
-            found = self._months[start_s] = ends
+            found = {"month_start": _utc(round(month.timestamp())), "month_end": _utc(round(after.timestamp()))}
+            self._months[start_s] = found
         return found
 
-    def _owner(self, site_name: str, pool_name: str | None) -> tuple[str, str]:
-        """Returns what an origin charge gives to all of its rows: the columns before those of time, and those after."""
-        found = self._owners.get((site_name, pool_name))
-        if found is None:
-            house = self.basis.organisation
-            site = self.basis.sites[site_name]
-            pool = next((pool for pool in self.basis.pools.values() if pool.name == pool_name), None)
-            model = (pool.model if pool else "") or NOBODY
-            sku = f"gpu-time/{model}"
-            before = (_slug(house), house, site_name, site.label, house, house, house)
-            after = (
-                *("Usage", "", "Usage-Based", f"GPU time of {f'pool {pool_name}' if pool_name else 'no pool'}"),
-                *(CATEGORY, SUBCATEGORY, (pool.service if pool else "") or "LLM inference"),
-                *(site_name, site.label, pool_name or f"{site_name}/{NOBODY}"),
-                *(pool_name or f"GPUs at {site.label} without a pool", "GPU pool", sku, f"{sku}/{site_name}"),
-                json.dumps({"site": site_name}, separators=(",", ":")),
-            )
-            found = csv_line(before), csv_line(after)
-            self._owners[site_name, pool_name] = found
-        return found
-
-    @staticmethod
-    def _part(site: str, kind: str, tenant: str | None, service: str | None, model: str | None) -> tuple[str, str]:
-        """Returns the owner of this part of the origin charge: the Allocated columns, and the custom ones."""
-        known = (("kind", kind), ("tenant", tenant), ("service", service), ("model", model))
-        tags = {"site": site, **{name: value for name, value in known if value is not None}}
-        whose = " ".join(word for word in (tenant, service) if word)
-        name = whose or kind if kind == "serving" else f"{kind} {whose}".strip()
-        allocated = (
-            METHOD_ID,
-            "/".join((kind, tenant or "-", service or "-")),
-            name,
-            json.dumps(tags, ensure_ascii=False, separators=(",", ":")),
+    def _place(self, site: str) -> Cells:
+        """Returns what all charges at a site have."""
+        house = self.basis.organisation
+        return _cells(
+            **{NOTHING: ""},
+            account=_slug(house),
+            house=house,
+            site=site,
+            site_label=self.basis.sites[site].label,
+            category="Usage",
+            service_category=CATEGORY,
+            service_subcategory=SUBCATEGORY,
+            pricing_category="Standard",
+            tags=json.dumps({"site": site}, separators=(",", ":")),
+            report_version=self.basis.version,
         )
-        custom = (CARBON_METHOD_ID, kind, tenant or "", service or "", model or "")
-        return csv_line(allocated), csv_line(custom)
+
+    def _owner(self, site: str, pool_name: str | None) -> Cells:
+        """Returns what a pool, or the GPUs of a site that are in none, give to all of their origin charges."""
+        found = self._owners.get((site, pool_name))
+        if found is None:
+            pool = next((pool for pool in self.basis.pools.values() if pool.name == pool_name), None)
+            sku = f"gpu-time/{(pool.model if pool else '') or NOBODY}"
+            found = self._place(site) | _cells(
+                frequency="Usage-Based",
+                what=f"GPU time of {f'pool {pool_name}' if pool_name else 'no pool'}",
+                service=(pool.service if pool else "") or "LLM inference",
+                resource=pool_name or f"{site}/{NOBODY}",
+                resource_name=pool_name or f"GPUs at {self.basis.sites[site].label} without a pool",
+                resource_type="GPU pool",
+                sku=sku,
+                sku_price=f"{sku}/{site}",
+            )
+            self._owners[site, pool_name] = found
+        return found
 
 
-def _row() -> polars.Expr:
-    """Returns the columns of a row after each other, from the head to the end that it shares with others."""
-    unattributed = polars.col("kind") == "unattributed"  # nobody knows what it served
-    tokens = polars.col("prompt_tokens") + polars.col("output_tokens")
-    own = [polars.col(name).cast(polars.String) for name in ("prompt_tokens", "output_tokens")]
-    cost, energy_j = line_blocks.fixed(polars.col("cost_nano"), 9), line_blocks.fixed(polars.col("energy_uj"), 6)
-    consumed = polars.concat_str(
-        tokens.cast(polars.String), _text(f",{TOKENS},"), line_blocks.fixed(tokens, 3), _text(f",{THOUSAND_TOKENS}")
+def _part(site: str, kind: str, tenant: str | None, service: str | None, model: str | None) -> Cells:
+    """Returns the owner of this part of the origin charge: the Allocated columns, and the custom ones."""
+    known = (("kind", kind), ("tenant", tenant), ("service", service), ("model", model))
+    tags = {"site": site, **{name: value for name, value in known if value is not None}}
+    whose = " ".join(word for word in (tenant, service) if word)
+    return _cells(
+        method=METHOD_ID,
+        owner="/".join((kind, tenant or "-", service or "-")),
+        owner_name=whose or kind if kind == "serving" else f"{kind} {whose}".strip(),
+        owner_tags=json.dumps(tags, ensure_ascii=False, separators=(",", ":")),
+        carbon_method=CARBON_METHOD_ID,
+        kind=kind,
+        tenant=tenant or "",
+        tenant_service=service or "",
+        model=model or "",
     )
-    before, between, after = map(_text, _DETAILS)
-    details = polars.concat_str(before, line_blocks.fixed(polars.col("ratio"), RATIO_PLACES), between, energy_j, after)
-    return polars.concat_str(
-        *("head", cost, cost, cost, cost),
-        polars.when(unattributed).then(_text(",,,")).otherwise(consumed),
-        *("allocated", details, energy_j),
-        *(line_blocks.fixed((line_blocks.wide(name) * 10 + 18) // 36, 12) for name in ("energy_uj", "facility_uj")),
-        line_blocks.fixed((line_blocks.wide("gpu_us") * 1_000 + 18) // 36, 11),
-        _known("location_ug", polars.col("location_missing_uj") == 0),
-        _known(line_blocks.MARKET, polars.col(line_blocks.MARKET_MISSING) == 0),
-        _known("embodied_ug", polars.col("embodied_missing_us") == 0),
-        "custom",
-        polars.when(unattributed).then(_text(",")).otherwise(polars.concat_str(*own, separator=",")),
-        "tail",
-        separator=",",
-    )
 
 
-def _text(words: str) -> polars.Expr:
-    return polars.lit(words)
+def _cells(**texts: str) -> Cells:
+    return {fact: _cell(text) for fact, text in texts.items()}
 
 
-def _known(name: str, where: polars.Expr) -> polars.Expr:
-    """Writes kilograms; an empty cell where the amount is not known."""
-    return polars.when(where).then(line_blocks.fixed(polars.col(name), 9)).otherwise(_text(""))
+def _cell(text: str) -> str:
+    """Writes one cell. A line of CSV with nothing but an empty cell has quotes; a cell among others has none."""
+    return csv_line([text]) if text else ""
 
 
 def _month_of(charge: DemandCharge) -> tuple[str, str]:
@@ -252,28 +232,6 @@ def fixed(value: int, places: int) -> str:
     if len(text) <= places:
         text = text.zfill(places + 1)
     return f"{text[:-places]}.{text[-places:]}"
-
-
-def shares(costs: Sequence[int], energies_uj: Sequence[int]) -> list[int]:
-    """Returns ratios of an origin charge in 10**-12, which add up to 10**12 exactly, by largest remainder.
-
-    By cost; where costs have two signs or are nothing by energy, and where that is nothing evenly.
-    """
-    weights = [abs(cost) for cost in costs]
-    one_sign = all(cost >= 0 for cost in costs) or all(cost <= 0 for cost in costs)
-    if not one_sign or not any(weights):
-        weights = list(energies_uj) if any(energies_uj) else [1] * len(costs)
-    if len(weights) == 1:
-        return [ONE]
-    total = sum(weights)
-    parts = [divmod(weight * ONE, total) for weight in weights]
-    found = [ratio for ratio, _ in parts]
-    short = ONE - sum(found)
-    if short:
-        left = [remainder for _, remainder in parts]
-        for i in sorted(range(len(left)), key=left.__getitem__, reverse=True)[:short]:  # of equal ones the first
-            found[i] += 1
-    return found
 
 
 def _check_costs(block: Block) -> None:

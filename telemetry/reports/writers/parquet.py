@@ -8,27 +8,26 @@ import polars
 
 from core.cells import FORMULA
 
-from .focus import COLUMNS
+from .focus_columns import DECIMAL, MOMENT, TEXT, Column, columns
 
 _PRECISION, _PLACES = 38, 14
 ROW_GROUP = 32_768  # rows; bounds the memory of writing
 _MONEY_PLACES = 17
-_SCHEMA = {
-    name: polars.Decimal(_PRECISION, _MONEY_PLACES if name.endswith("Cost") else _PLACES)
-    if kind == "Decimal"
-    else polars.String()
-    for name, kind in COLUMNS.items()
-}
-_MOMENTS = [name for name, kind in COLUMNS.items() if kind == "Date/Time"]
-_TEXTS = [name for name, kind in COLUMNS.items() if kind == "String"]
 
 
-def write_parquet(focus_csv: Path, target: Path) -> None:
+def write_parquet(focus_csv: Path, target: Path, version: str) -> None:
     """Streams: what is in memory does not grow with the rows. Decimals stay decimals, moments are UTC.
 
     Texts are the originals, without the apostrophes that keep spreadsheets from running them.
     """
-    rows = polars.scan_csv(focus_csv, schema=_SCHEMA)
-    moments = [polars.col(name).str.to_datetime("%Y-%m-%dT%H:%M:%SZ", time_zone="UTC") for name in _MOMENTS]
-    rows = rows.with_columns(*moments, polars.col(_TEXTS).str.replace(f"^'({FORMULA})", "${1}"))
+    names = {kind: [column.name for column in columns(version) if column.kind == kind] for kind in (MOMENT, TEXT)}
+    rows = polars.scan_csv(focus_csv, schema={column.name: _type(column) for column in columns(version)})
+    moments = [polars.col(name).str.to_datetime("%Y-%m-%dT%H:%M:%SZ", time_zone="UTC") for name in names[MOMENT]]
+    rows = rows.with_columns(*moments, polars.col(names[TEXT]).str.replace(f"^'({FORMULA})", "${1}"))
     rows.sink_parquet(target, compression="zstd", row_group_size=ROW_GROUP, maintain_order=True)
+
+
+def _type(column: Column) -> polars.DataType:
+    if column.kind != DECIMAL:
+        return polars.String()
+    return polars.Decimal(_PRECISION, _MONEY_PLACES if column.name.endswith("Cost") else _PLACES)

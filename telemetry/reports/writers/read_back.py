@@ -19,8 +19,6 @@ from telemetry.report_values.basis import Basis
 from telemetry.report_values.lines import joules, kwh
 from telemetry.report_values.statement import Statement
 
-from .focus import COLUMNS as FOCUS_COLUMNS
-
 UJ = Decimal(1_000_000)
 _XML = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _DOUBLE = Decimal("1e-12")  # what a workbook's numbers are good for, of the sum
@@ -124,8 +122,8 @@ def _export(file: MadeFile, folder: Path, meters_uj: int) -> dict[str, Any]:
 
 
 def _focus_csv(path: Path) -> Decimal:
-    schema = {name: polars.Decimal(38, 14) if name == "x_EnergyJ" else polars.String() for name in FOCUS_COLUMNS}
-    return _summed(polars.scan_csv(path, schema=schema), "x_EnergyJ")
+    exact = {"x_EnergyJ": polars.Decimal(38, 14)}  # the rest as texts: versions have other columns
+    return _summed(polars.scan_csv(path, infer_schema=False, schema_overrides=exact), "x_EnergyJ")
 
 
 def _focus_parquet(path: Path) -> Decimal:

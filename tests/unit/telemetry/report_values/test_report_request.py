@@ -56,6 +56,8 @@ def test_days_have_23_and_25_hours_when_clocks_change():
         ({"period": "2026-10", "zone": "../etc"}, "zone", "no time zone"),
         ({"period": "2026-10", "zone": "site"}, "zone", "name that site"),
         ({"period": "2026-10", "zone": 7}, "zone", "text"),
+        ({"period": "2026-10", "focus_version": "1.1"}, "focus_version", "choose from 1.0, 1.2, 1.4"),
+        ({"period": "2026-10", "focus_version": 1.2}, "focus_version", "choose from 1.0, 1.2, 1.4"),
         ({"period": "2026-10", "by": "colour"}, "by", "choose from site, tenant"),
         ({"period": "2026-10", "by": [1]}, "by", "list of"),
         ({"period": "2026-10", "formats": "docx"}, "formats", "focus-csv"),
@@ -98,3 +100,13 @@ def test_last_period_is_over_when_it_is_named(cadence, now, period):
     found = last_period(cadence, "Europe/Berlin", at)
     assert found == period
     assert parse_period(found, "Europe/Berlin").end <= at
+
+
+def test_version_of_focus_is_kept_but_for_the_first_whose_reports_stay_as_they_were():
+    asked = read({"period": "2026-10", "focus_version": "1.0"}, ZONES)
+    assert asked.as_json()["focus_version"] == "1.0"
+    assert ReportRequest.from_json(asked.as_json()) == asked
+    newest = read({"period": "2026-10"}, ZONES)
+    assert newest.focus_version == "1.4"
+    assert "focus_version" not in newest.as_json()  # so what was asked before has the same signature and revisions
+    assert ReportRequest.from_json(newest.as_json()) == newest
