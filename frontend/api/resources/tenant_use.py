@@ -10,7 +10,7 @@ from django.http import Http404
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
@@ -37,24 +37,29 @@ AMOUNTS = (
 CELLS = {column.name: column.cell for column in COLUMNS if column.name in AMOUNTS}
 
 
+@extend_schema_field({"type": "string", "format": "decimal"})
+class Amount(serializers.CharField):
+    """A decimal as a text, with all its digits."""
+
+
 class UseSums(serializers.Serializer):
     """Decimals as texts, with all their digits; null: not known, or of a part not. Money is in `currency`."""
 
     currency = serializers.CharField()
-    energy_j = serializers.CharField()
-    energy_kwh = serializers.CharField()
-    facility_kwh = serializers.CharField()
-    gpu_hours = serializers.CharField()
-    scope2_location_kgco2e = serializers.CharField(allow_null=True)
-    scope2_location_known_kgco2e = serializers.CharField()
-    without_intensity_kwh = serializers.CharField()
-    embodied_kgco2e = serializers.CharField(allow_null=True)
-    cost = serializers.CharField(allow_null=True)
-    electricity_cost = serializers.CharField()
-    gpu_hour_cost = serializers.CharField()
-    without_tariff_kwh = serializers.CharField()
-    prompt_tokens = serializers.CharField()
-    output_tokens = serializers.CharField()
+    energy_j = Amount()
+    energy_kwh = Amount()
+    facility_kwh = Amount()
+    gpu_hours = Amount()
+    scope2_location_kgco2e = Amount(allow_null=True)
+    scope2_location_known_kgco2e = Amount()
+    without_intensity_kwh = Amount()
+    embodied_kgco2e = Amount(allow_null=True)
+    cost = Amount(allow_null=True)
+    electricity_cost = Amount()
+    gpu_hour_cost = Amount()
+    without_tariff_kwh = Amount()
+    prompt_tokens = Amount()
+    output_tokens = Amount()
 
 
 class UseRow(UseSums):

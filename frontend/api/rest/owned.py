@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -133,8 +134,13 @@ def serializer_of(owned: Owned) -> type[OwnedSerializer]:
         },
     )
     made = {name: make() for name, make in more.items() if make is not None}
-    name = owned.one.title().replace(" ", "").replace("-", "")
-    return type(f"{name}Serializer", (OwnedSerializer,), {"__doc__": owned.help, **made, "Meta": meta})
+    return type(f"{component(owned)}Serializer", (OwnedSerializer,), {"__doc__": owned.help, **made, "Meta": meta})
+
+
+def component(owned: Owned) -> str:
+    """Returns its name in the OpenAPI document, of letters and digits alone: `contract's hour` is ContractHour."""
+    words = re.findall(r"[a-z0-9]+", owned.one.lower().replace("'s", ""))
+    return "".join(word.capitalize() for word in words)
 
 
 def rows_of(owned: Owned) -> QuerySet[Any]:

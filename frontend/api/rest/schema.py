@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from decimal import Decimal
 from typing import Any
 
@@ -13,7 +14,7 @@ from rest_framework.fields import empty
 from rest_framework.permissions import SAFE_METHODS
 
 from . import problems
-from .bodies import Body
+from .bodies import Body, ByType
 from .schema_examples import example
 
 PROBLEM: dict[str, Any] = {
@@ -48,6 +49,7 @@ RESPONSE: dict[str, Any] = {
     "content": {problems.CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
 REFERENCE = {"$ref": "#/components/responses/Problem"}
+OF_BASES = {inspect.getdoc(base) for base in (Body, ByType)}  # words for us, which a class without its own would show
 ALWAYS = ("400", "401", "403", "406", "429", "500", "503")  # what any operation may answer
 
 
@@ -125,6 +127,8 @@ class Schema(AutoSchema):
             found["required"] = there
         elif isinstance(serializer, Body):
             found["additionalProperties"] = False
+        if type(serializer).__doc__ is None and inspect.getdoc(type(serializer)) in OF_BASES:
+            found.pop("description", None)
         return found
 
     def _map_serializer_field(self, field: Any, direction: str, bypass_extensions: bool = False) -> Any:
