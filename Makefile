@@ -1,6 +1,6 @@
 # `make up` runs the product, `make test` its tests; each installs what it needs first.
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev install-tests up down lint check test test-slow test-thorough test-vllm test-all flake smoke lock clean
+.PHONY: help install install-dev install-tests up down lint check test test-slow test-thorough test-vllm test-all flake smoke client lock clean
 BIN := .venv/bin
 # Byte code is kept whatever the caller's shell says: some hundred processes of a test run would each compile all sources.
 export PYTHONDONTWRITEBYTECODE :=
@@ -18,6 +18,7 @@ help:
 	@echo "make test-all   lint and all of these"
 	@echo "make flake TEST=tests/unit/pools/gateway N=50  how often tests fail on a busy machine"
 	@echo "make smoke      what a newcomer does, on a fresh clone of what is committed"
+	@echo "make client     make the typed client again after a change of the REST API"
 	@echo "make lint       format, lint, types, import rule, the drawing of the house, words, Django checks, migrations"
 	@echo "make check      make lint, then the unit tests"
 	@echo "make install    only install; make lock  renew the locks; make clean  remove what make made, but no data"
@@ -88,6 +89,10 @@ flake: install-tests
 
 smoke:
 	scripts/smoke
+
+# The typed client's modules that follow the REST API; a test says when they are behind.
+client: install-dev
+	$(BIN)/python -m scripts.client
 
 lock: install-dev
 	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links \

@@ -1,0 +1,1 @@
+"""Makes the modules of `greenserve.client` that follow the REST API: `make client`."""
