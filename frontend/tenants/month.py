@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -152,6 +153,17 @@ def month_of(start: datetime, site_ids: Sequence[int]) -> Month:
 
 def month_start(at: datetime) -> datetime:
     return at.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+
+
+def month_named(text: str, now: datetime) -> datetime:
+    """Returns the start of a month such as 2026-10, in UTC; that of `now` where there is no text.
+
+    Raises:
+        ValueError: The text names no month.
+    """
+    if text and not re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", text):
+        raise ValueError("write a year and a month such as 2026-10")
+    return datetime.fromisoformat(f"{text}-01").replace(tzinfo=UTC) if text else month_start(now)
 
 
 def tenant_rows(month: Month, every: bool) -> list[TenantRow]:

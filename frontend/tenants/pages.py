@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime
 from typing import Any
 
+from django.contrib import messages
+from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_POST, require_safe
 
 from frontend.charts.line_figures import LineChart, PlotLine
 from frontend.fleet import chart_pages
 from frontend.fleet.listing import Column, listing
 from pools.access import rights
+from pools.access.rights import Right
 from pools.models import Site, Tenant
 from telemetry.models import Budget
+from telemetry.report_values.errors import BadReport
 from telemetry.report_values.month_forecast import DAYS
-from telemetry.reports import tenant_use
+from telemetry.reports import report_requests, tenant_use
+from telemetry.reports.tasks import send
 
+from . import bill as bills
 from . import month as months
 from .month import Month, TenantRow
 
@@ -81,10 +85,38 @@ def tenant(request: HttpRequest, name: str) -> HttpResponse:
         "pivot": months.by_service_and_site(month, found, sites),
         "unsettled_j": tenant_use.unsettled_uj(month.span()) / 1e6,
         "method": METHOD,
+        "billed": bills.month_bill(request.user, month, found, bills.basis_of(request.GET.get("basis"))),
         "charts": CHARTS,
         "charts_url": reverse("tenant-figures", args=[found.name]),
     }
     return render(request, "frontend/tenants/tenant.html", context)
+
+
+@never_cache
+@require_safe
+def tenant_bill(request: HttpRequest, name: str) -> HttpResponse:
+    """Renders the bill of the month alone: the page asks for it while its report is made."""
+    month = _month(request)
+    found = _find(request, month, name)
+    billed = bills.month_bill(request.user, month, found, bills.basis_of(request.GET.get("basis")))
+    context = _context(request, month) | {"tenant": found, "billed": billed}
+    return render(request, "frontend/tenants/bill.html", context)
+
+
+@require_POST
+@rights.needs(Right.FINANCE)
+def make_bill(request: HttpRequest, name: str) -> HttpResponse:
+    """Asks for the report that the month's bill is from, unless one is being made."""
+    month, basis = _month(request), bills.basis_of(request.POST.get("basis"))
+    found = _find(request, month, name)
+    user = request.user if isinstance(request.user, User) else None
+    try:
+        if bills.month_bill(request.user, month, found, basis).making is None:
+            send(report_requests.ask(bills.asked(request.user, month, basis), user))
+    except BadReport as error:
+        messages.error(request, f"No report is made. {error}")
+    address = reverse("tenant", args=[found.name])
+    return redirect(f"{address}?month={month.key}&basis={basis}#bill")
 
 
 @never_cache
@@ -132,10 +164,10 @@ def tenant_figures(request: HttpRequest, name: str) -> HttpResponse:
 
 def _month(request: HttpRequest) -> Month:
     """Reads `month`, such as 2026-10; this month where it is left out. Raises Http404 for what is none."""
-    text = request.GET.get("month", "")
-    if text and not re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", text):
-        raise Http404("month: write a year and a month such as 2026-10")
-    start = datetime.fromisoformat(f"{text}-01").replace(tzinfo=UTC) if text else months.month_start(timezone.now())
+    try:
+        start = months.month_named(request.GET.get("month", ""), timezone.now())
+    except ValueError as error:
+        raise Http404(f"month: {error}") from None
     sites = rights.sites_of(request.user).order_by("pk").values_list("pk", flat=True)
     return months.month_of(start, tuple(sites))
 

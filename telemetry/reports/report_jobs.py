@@ -30,7 +30,7 @@ from telemetry.report_values.report_request import ReportRequest
 from telemetry.report_values.statement import Statement
 from telemetry.storage import synthetic
 
-from . import contract_rows, ledger_source, settled_lines
+from . import contract_rows, ledger_source, settled_lines, tenant_bills
 from .ledger_source import Scope
 from .report_inputs import report_inputs
 from .report_requests import folder_of, number, reports_folder
@@ -95,6 +95,8 @@ def _make(report: Report) -> None:
     with tempfile.TemporaryDirectory(dir=reports_folder(), prefix="making-") as draft:
         folder = Path(draft)
         statement, files = make_files(request, basis, tell.watch(settled_lines.blocks(scope, basis)), folder)
+        if statement.bill is not None:
+            tenant_bills.keep(statement.bill, folder)
         changes = _changes(report, scope)
         with transaction.atomic():
             ReportFile.objects.bulk_create(_row(report, file) for file in files)
