@@ -27,6 +27,7 @@ from pools.models import JobState
 from scheduler.operations import visibility
 from telemetry.models import Report, ReportFile
 from telemetry.report_values.errors import BadReport
+from telemetry.report_values.esrs import table as esrs_table
 from telemetry.report_values.lines import DIMENSIONS
 from telemetry.report_values.market import HOURLY, PERIOD
 from telemetry.report_values.period import last_period
@@ -64,6 +65,7 @@ FORMAT_WORDS = {
     "bill-csv": "bill CSV",
     "invoices": "invoices (PDF, one for each tenant)",
     "scope2-csv": "Scope 2 by the hour (CSV)",
+    "esrs-csv": "ESRS E1-5 and E1-6 (CSV)",
 }
 INVOICE = "invoice-"
 MATCHINGS_SHOWN = ((HOURLY, "by the hour"), (PERIOD, "over the period"))
@@ -146,6 +148,7 @@ def report(request: HttpRequest, report_id: int) -> HttpResponse:
     context = {
         "r": _row(found),
         "report": found,
+        "esrs": esrs_table.shown((found.summary or {}).get("esrs")),
         "inputs": report_requests.inputs(found),
         "checks": _checks(found),
         "changes": found.changes[:CHANGES_SHOWN],

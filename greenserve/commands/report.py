@@ -43,7 +43,7 @@ def report() -> None:
     "--format",
     "formats",
     default=None,
-    help="focus-csv,focus-parquet,csv,xlsx,pdf,bill-csv,invoices,scope2-csv, with commas.",
+    help="focus-csv,focus-parquet,csv,xlsx,pdf,bill-csv,invoices,scope2-csv,esrs-csv, with commas.",
 )
 @click.option(
     "--basis", default=None, help="Who bears what is shared: usage (if not given), allocation, marginal; none: no bill."

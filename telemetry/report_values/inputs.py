@@ -42,12 +42,25 @@ class SyntheticSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class FactorUse:
+    """Energy at a site's GPUs that intensities of one kind valued: `direct`, `lifecycle`, or empty: not declared."""
+
+    site: str
+    factor: str
+    energy_uj: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReportInputs:
-    """All inputs of a report. `allocations`: by service, the share that is reserved for each tenant, as a decimal."""
+    """All inputs of a report. `allocations`: by service, the share that is reserved for each tenant, as a decimal.
+
+    `factors` has nothing in reports of before it was kept.
+    """
 
     rates: tuple[ReportInput, ...] = ()
     allocations: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     synthetic: tuple[SyntheticSpan, ...] = ()
+    factors: tuple[FactorUse, ...] = ()
 
     def rows(self, contracts: tuple[Contract, ...]) -> Iterator[ReportInput]:
         """Yields all inputs for a table: rates and factors, contracts, reserved shares."""

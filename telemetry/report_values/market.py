@@ -52,7 +52,7 @@ class Covered:
     @property
     def emitted(self) -> Fraction:
         """Returns micrograms of what is covered."""
-        return sum((_ug(cover) for cover in self.covers), Fraction(0))
+        return sum((emitted_ug(cover) for cover in self.covers), Fraction(0))
 
     @property
     def carbon_free_uj(self) -> int:
@@ -61,7 +61,8 @@ class Covered:
         return sum(int(cover.covered_uj * (cover.contract.carbon_free or 0)) for cover in own)
 
 
-def _ug(cover: Cover) -> Fraction:
+def emitted_ug(cover: Cover) -> Fraction:
+    """Returns micrograms of what a contract covers, by its factor."""
     return cover.covered_uj * Fraction(cover.contract.factor_g_per_kwh) * UG_PER_G / UJ_PER_KWH
 
 

@@ -15,7 +15,7 @@ from .market import HOURLY, MATCHINGS, PERIOD
 from .period import Period, parse_period
 
 BILL_FORMATS = ("bill-csv", "invoices")
-FORMATS = ("focus-csv", "focus-parquet", "csv", "xlsx", "pdf", *BILL_FORMATS, "scope2-csv")
+FORMATS = ("focus-csv", "focus-parquet", "csv", "xlsx", "pdf", *BILL_FORMATS, "scope2-csv", "esrs-csv")
 USUAL_FORMATS = ("csv", "xlsx", "pdf")
 FOCUS_FORMATS = ("focus-csv", "focus-parquet")
 FOCUS_VERSIONS = ("1.0", "1.2", "1.4")

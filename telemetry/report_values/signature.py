@@ -20,6 +20,8 @@ from .totals import ReportTotals
 def signature(request: ReportRequest, basis: Basis, totals: ReportTotals, bill: Bill) -> str:
     """Returns 64 hexadecimal digits. The same request, basis and lines have the same ones, whatever wrote them."""
     inputs = {key: value for key, value in basis.as_json().items() if key != "writers"}
+    if not basis.inputs.factors:
+        del inputs["inputs"]["factors"]  # so that reports of before it was kept have the signature of then
     return signature_of({"asked": request.as_json(), "inputs": inputs, "figures": figures(totals, bill)})
 
 

@@ -20,6 +20,7 @@ from telemetry.report_values.inputs import (
     INTENSITY,
     PUE,
     TARIFF,
+    FactorUse,
     ReportInput,
     ReportInputs,
     SyntheticSpan,
@@ -51,6 +52,12 @@ LEFT JOIN telemetry_carbonpoint p ON p.id = (n.sources->'carbon'->>0)::bigint
 LEFT JOIN telemetry_carbonfeed f ON f.id = p.feed_id
 GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 7
 """
+FACTORS_SQL = f"""
+WITH {newest_sql("sources", "energy_uj")}
+SELECT n.site_id, p.factor, sum(n.energy_uj)
+FROM newest n JOIN telemetry_carbonpoint p ON p.id = (n.sources->'carbon'->>0)::bigint
+GROUP BY 1, 2 ORDER BY 1, 2
+"""
 MEANS_SQL = f"""
 WITH {HOURS_SQL}
 SELECT site_id, sum(carbon_ug), sum(facility_uj), sum(energy_uj), sum(carbon_unknown_uj) FROM hours GROUP BY 1
@@ -69,7 +76,7 @@ def report_inputs(scope: Scope) -> ReportInputs:
     """Returns the inputs of a period as of the scope's version of the ledger."""
     names = dict(Site.objects.filter(pk__in=scope.site_ids).values_list("pk", "name"))
     rates = (*_rates(scope, names), *_intensities(scope, names))
-    return ReportInputs(rates, _allocations(scope), tuple(_synthetic(scope, names)))
+    return ReportInputs(rates, _allocations(scope), tuple(_synthetic(scope, names)), tuple(_factors(scope, names)))
 
 
 # -- rates and factors -----------------------------------------------------------------------------
@@ -137,6 +144,12 @@ def _intensities(scope: Scope, names: Mapping[int, str]) -> Iterator[ReportInput
                 found, source=who, value=words, version=f"average, issued until {issued:%Y-%m-%d %H:%M} UTC"
             )
         yield replace(found, quality=_quality(energy, estimated, energy_uj, unknown_uj))
+
+
+def _factors(scope: Scope, names: Mapping[int, str]) -> Iterator[FactorUse]:
+    """Yields how much of a site's energy direct, lifecycle and undeclared intensities valued."""
+    for site_id, factor, energy_uj in _rows(FACTORS_SQL, scope):
+        yield FactorUse(names[site_id], factor, int(energy_uj))
 
 
 def _quality(energy_uj: int, estimated_uj: int, site_uj: int, unknown_uj: int) -> str:

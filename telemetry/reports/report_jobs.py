@@ -24,6 +24,7 @@ from telemetry.report_values.basis import WRITERS, Baseline, Basis, SiteBasis
 from telemetry.report_values.bill import OPERATOR, Bill
 from telemetry.report_values.bill_table import CELLS, BillRow, by_currency, by_tenant
 from telemetry.report_values.errors import BadReport
+from telemetry.report_values.esrs import table as esrs_table
 from telemetry.report_values.line_blocks import Block
 from telemetry.report_values.period import Period
 from telemetry.report_values.report_request import ReportRequest
@@ -182,6 +183,7 @@ def _summary(statement: Statement) -> dict[str, Any]:
         "signature": statement.signature,
         "bill": None if statement.bill is None else _billed(statement.bill),
         "scope2": scope2_table.as_json(statement.scope2, statement.local_hour),
+        "esrs": esrs_table.as_json(esrs_table.Esrs.of(statement)),
     }
 
 

@@ -44,6 +44,8 @@ class ReportFileSerializer(serializers.ModelSerializer):
 class ReportSerializer(serializers.ModelSerializer):
     """`state`, `progress` and `error` are the job's; `summary` is null until it is done."""
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("esrs",)  # of summaries in lists: as long as all the rest
+
     job = serializers.UUIDField(source="job.uid")
     state = serializers.ChoiceField(source="job.state", choices=JobState.choices)
     progress = serializers.FloatField(source="job.progress", help_text="Share done, 0 to 1.")
@@ -56,6 +58,12 @@ class ReportSerializer(serializers.ModelSerializer):
             *("id", "asked", "period_start", "period_end", "revision", "revises", "ledger_version", "created_at"),
             *("job", "state", "progress", "error", "summary", "signed_by", "signed_at", "files"),
         )
+
+    def to_representation(self, instance: Report) -> Any:
+        found = super().to_representation(instance)
+        if found["summary"] is not None:
+            found["summary"] = {name: value for name, value in found["summary"].items() if name not in self.LEFT_OUT}
+        return found
 
 
 class ReportInputSerializer(serializers.Serializer):
@@ -74,6 +82,8 @@ class ReportInputSerializer(serializers.Serializer):
 
 
 class ReportDetailSerializer(ReportSerializer):
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ()
+
     inputs = serializers.SerializerMethodField()
 
     class Meta(ReportSerializer.Meta):

@@ -24,6 +24,7 @@ from telemetry.report_values.unit_scale import ENERGY, PLAIN, UNKNOWN, Scale, sc
 from . import drawing, styles
 from .bill_pages import bill_pages
 from .emission_pages import scope2_pages
+from .esrs_pages import esrs_pages
 from .styles import BODY, CELL, FIGURE, HEAD, ROWS_STYLE, RULE, SECTION, SMALL, TITLE, WIDTH, chemistry, plain, safe
 
 MOST_LABEL = 110.0  # points of a name's column; longer names wrap
@@ -59,6 +60,7 @@ def write_document(statement: Statement, target: Path) -> None:
             *scope2_pages(statement),
             *bill_pages(statement),
             *_notes(statement),
+            *esrs_pages(statement),
             styles.signatures(),
         ],
         onFirstPage=foot,

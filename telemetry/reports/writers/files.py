@@ -11,6 +11,7 @@ from telemetry.report_values.bill_sharing import BillSharing, sharing_of
 from telemetry.report_values.bill_table import rows as bill_rows
 from telemetry.report_values.bill_table import write_bill_csv
 from telemetry.report_values.errors import BadReport
+from telemetry.report_values.esrs.table import Esrs, write_esrs_csv
 from telemetry.report_values.line_blocks import Block
 from telemetry.report_values.period import Period
 from telemetry.report_values.report_request import FIRST_FOCUS, FOCUS_FORMATS, NO_BILL, ReportRequest
@@ -36,6 +37,7 @@ ENDINGS = {
     "pdf": "pdf",
     "bill-csv": "bill.csv",
     "scope2-csv": "scope2.csv",
+    "esrs-csv": "esrs.csv",
     RECONCILIATION: "reconciliation.json",
 }
 
@@ -118,7 +120,7 @@ def _write(kind: str, statement: Statement, folder: Path, focus: Path, focus_row
         rows = focus_rows
         if kind == "focus-parquet":
             write_parquet(focus, target, statement.request.focus_version)
-    elif kind in ("csv", "bill-csv", "scope2-csv"):
+    elif kind in ("csv", "bill-csv", "scope2-csv", "esrs-csv"):
         period = statement.period
         fixed = {
             "period_start_utc": f"{period.start:%Y-%m-%dT%H:%M:%SZ}",
@@ -130,6 +132,8 @@ def _write(kind: str, statement: Statement, folder: Path, focus: Path, focus_row
                 rows = write_bill_csv(bill_rows(statement.bill), fixed, out)
             elif kind == "scope2-csv":
                 rows = write_scope2_csv(statement.scope2, fixed, out)
+            elif kind == "esrs-csv":
+                rows = write_esrs_csv(Esrs.of(statement), fixed, out)
             else:
                 write_rows(statement.rows, statement.request.by, fixed, out)
     elif kind == "xlsx":

@@ -22,6 +22,7 @@ from telemetry.report_values.unit_scale import MOST_PLACES, places_for
 
 from .bill_sheet import add_bill
 from .emission_sheet import add_scope2
+from .esrs_sheet import add_esrs
 
 ROWS_SHEET, DAYS_SHEET, FIRST_SHEET, METERS_SHEET, NOTES_SHEET = "Rows", "Days", "Summary", "Meters", "Notes"
 UNKNOWN = "unknown"
@@ -42,7 +43,7 @@ class _Look:
 
 
 def write_workbook(statement: Statement, target: Path) -> None:
-    """Writes Summary, Rows (by group), Days (by day and site), Meters, Notes and Scope 2; with a bill three more."""
+    """Writes Summary, Rows (by group), Days, Meters, Notes, Scope 2 and ESRS E1; with a bill three more."""
     basis = statement.basis
     with Workbook(str(target), {"constant_memory": True, "strings_to_formulas": False}) as workbook:
         made = datetime.fromtimestamp(basis.made_s, UTC).replace(tzinfo=None)
@@ -55,6 +56,7 @@ def write_workbook(statement: Statement, target: Path) -> None:
         _meters(workbook, look, basis)
         _notes(workbook, statement)
         add_scope2(workbook, statement)
+        add_esrs(workbook, statement)
         add_bill(workbook, statement)
 
 

@@ -26,7 +26,7 @@ from pools.access.audit import Actor
 from pools.models import AuditEntry, Job, Node, Tenant
 from scheduler.operations.configure import registry, transfer
 from telemetry.ledger import settlement
-from telemetry.models import EnergyEntry, Instrument, MeterMark, Report, ReportSchedule
+from telemetry.models import EnergyEntry, Instrument, InstrumentHour, MeterMark, Report, ReportSchedule
 from telemetry.report_values.errors import BadReport
 from telemetry.report_values.table import COLUMNS, NAMES
 from telemetry.report_values.unit_scale import ENERGY
@@ -218,6 +218,59 @@ def test_metered_contract_covers_its_hour_alone_in_every_format(settled, operato
     assert "criterion 3" in " ".join(pdf_text(contents(report)["pdf"]).split())
     assert "Scope 2, both ways" in operator.get(f"/reports/{report.pk}/").content.decode()
     assert operator.get(f"/api/v1/reports/{report.pk}/").json()["summary"]["scope2"]["matching"] == "hourly"
+
+
+def test_datapoints_of_esrs_are_the_same_in_every_format(settled, operator):
+    """A sunny hour and a residual mix: page, REST, CSV, workbook and document have each value to the digit."""
+    start = moment(START).replace(minute=0)
+    sun = supplier(settled, "10", kind="ppa", generation="metered", mix={"solar": 1}, source="park", bundled=True)
+    InstrumentHour.objects.create(instrument=sun, start_at=start, energy_kwh="0.1", source="statement")
+    supplier(settled, "500", kind="residual", source="residual mix of the year")
+    report = made(by="site", formats="csv,esrs-csv,xlsx,pdf")
+    rows = table(report, "esrs-csv")
+    values = {row["name"]: row["value"] for row in rows}
+    (line,) = table(report)
+    energy_j = Decimal(next(row["exact"] for row in rows if row["name"] == "energy"))
+    assert abs(energy_j / 3_600_000 - Decimal(line["facility_kwh"])) <= Decimal("1e-12")
+    assert (values["renewable"], values["scope1"], values["scope3_category_3"]) == ("0.000100", "", "")
+    exact = {row["name"]: row["exact"] for row in rows}
+    assert Decimal(exact["scope2_location"]) == Decimal(line["scope2_location_kgco2e"]) * 1_000
+    assert Decimal(exact["scope2_market"]) == Decimal(line["scope2_market_kgco2e"]) * 1_000
+    assert Decimal(exact["scope3_category_2"]) == Decimal(line["embodied_kgco2e"]) * 1_000
+    parts = ("fossil", "nuclear", "renewable", "source_unknown")
+    assert sum(Decimal(exact[name] or 0) for name in parts) == energy_j
+    body = operator.get(f"/api/v1/reports/{report.pk}/").json()["summary"]["esrs"]
+    assert {row["name"]: row["value"] or "" for row in body["rows"]} == values
+    (listed,) = operator.get("/api/v1/reports/").json()["results"]
+    assert "esrs" not in listed["summary"]
+    assert listed["summary"]["scope2"] == report.summary["scope2"]
+    sheet = openpyxl.load_workbook(io.BytesIO(contents(report)["xlsx"]), data_only=True)["ESRS E1"]
+    shown = list(sheet.iter_rows(min_row=2, max_row=1 + len(rows), values_only=True))
+    assert [cells[4] for cells in shown] == [float(row["value"]) if row["value"] else None for row in rows]
+    assert [cells[3] for cells in shown] == [row["label"] for row in rows]
+    document = pdf_text(contents(report)["pdf"]).split("ESRS E1", 1)[1].split("\n")
+    page = operator.get(f"/reports/{report.pk}/").content.decode()
+    for value in filter(None, values.values()):
+        assert value in document
+        assert f'<td class="number">{value}</td>' in page
+    assert "By lifecycle intensities" in page
+    assert "mix solar 1; bundled with the energy; covers 0.1 kWh" in " ".join(" ".join(document).split())
+    assert report_jobs.reproduce(report) == []
+
+
+def test_report_of_older_writers_is_said_to_be_one_and_its_page_has_no_datapoints(settled, operator):
+    report = made(by="site", formats="csv,xlsx")
+    report.files.filter(format="xlsx").update(sha256="0" * 64)
+    basis = {**report.basis, "writers": 3}
+    del basis["inputs"]["factors"]
+    Report.objects.filter(pk=report.pk).update(
+        basis=basis, summary={name: value for name, value in report.summary.items() if name != "esrs"}
+    )
+    (difference, *_) = report_jobs.reproduce(Report.objects.get(pk=report.pk))
+    assert "made by writers 3, and these are writers 4" in difference.why
+    page = operator.get(f"/reports/{report.pk}/")
+    assert page.status_code == 200
+    assert "ESRS" not in page.content.decode()
 
 
 def test_carbon_and_cost_are_unknown_and_not_nothing_when_no_feed_or_tariff_has_them(instance):

@@ -161,5 +161,5 @@ def test_report_has_no_trace_of_a_bill_when_none_is_asked_for(tmp_path):
     assert (statement.bill, statement.signature) == (None, None)
     assert "bill" not in json.loads(paths["reconciliation"].read_text())
     assert openpyxl.load_workbook(paths["xlsx"]).sheetnames == [
-        *("Summary", "Rows", "Days", "Meters", "Notes", "Scope 2")
+        *("Summary", "Rows", "Days", "Meters", "Notes", "Scope 2", "ESRS E1")
     ]
