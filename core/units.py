@@ -9,6 +9,7 @@ UJ_PER_J = 1_000_000
 J_PER_WH = 3_600.0
 J_PER_KWH = 3_600_000.0
 G_PER_LB = 453.59237
+G_PER_KG = 1_000.0
 
 
 def j_to_wh(energy_j: float) -> float:

@@ -296,6 +296,7 @@ GREENSERVE_ALERTS: dict[str, Any] = {
         "telemetry.alerts.sources.POWER",
         "telemetry.alerts.sources.QUEUES",
         "telemetry.alerts.sources.CRASHES",
+        "telemetry.alerts.budgets.BUDGETS",
         "scheduler.alert_sources.EPOCHS",
     ),
     "emails": ENV.alert_emails,

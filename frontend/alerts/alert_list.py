@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.core.paginator import Page, Paginator
+from django.urls import reverse
 
 from frontend import formats
 from frontend.attention import OpenAlert
@@ -37,6 +38,14 @@ class Row:
     @property
     def open(self) -> bool:
         return self.alert.state != Alert.AlertState.RESOLVED
+
+    @property
+    def tenant_page(self) -> str:
+        """Returns the address of the tenant and month that a budget's alert is about; empty: it is about others."""
+        if not self.alert.rule.startswith(visibility.OF_TENANTS):
+            return ""
+        name, _, month = self.alert.subject.partition("/")
+        return f"{reverse('tenant', args=[name])}?month={month}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +119,10 @@ def channel_words() -> str:
 def _rows(alerts: Sequence[Alert], silences: Sequence[AlertSilence]) -> list[Row]:
     known = alert_settings.all_rules()
     notices: dict[int, list[AlertNotice]] = {}
-    for notice in AlertNotice.objects.filter(alert__in=alerts, event=AlertNotice.Event.RAISED):
+    newest: dict[tuple[int, str], AlertNotice] = {}  # of an alert that became worse there are two on a channel
+    for notice in AlertNotice.objects.filter(alert__in=alerts, event=AlertNotice.Event.RAISED).order_by("pk"):
+        newest[notice.alert_id, notice.channel] = notice
+    for notice in newest.values():
         notices.setdefault(notice.alert_id, []).append(notice)
     return [
         Row(

@@ -64,7 +64,7 @@ def silence(request: HttpRequest) -> HttpResponse:
         length_s = float(given["for_s"])
     except ValueError:
         length_s = float("nan")
-    visibility.require_subject(request.user, given["subject"])
+    visibility.require_subject(request.user, given["subject"], given["rule"])
     try:
         evaluation.silence(
             given["rule"], given["subject"], length_s, given["reason"], _user(request), datetime.now(UTC)

@@ -3,92 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 
-from django.core.cache import cache
-from django.db.models import Min
-
 from pools.models import Tenant
-from telemetry.models import Budget, Settlement
-from telemetry.report_values import month_forecast
+from telemetry.models import Budget
 from telemetry.report_values.month_forecast import MonthForecast
-from telemetry.report_values.totals import Totals
-from telemetry.reports import tenant_use
+from telemetry.reports import tenant_month, tenant_use
+from telemetry.reports.tenant_month import DAY, Figures, Month, month_of, month_start
 from telemetry.reports.tenant_use import HourSpan, Use
 from telemetry.selectors.frames import TimeRange
 
-DAY = timedelta(days=1)
-KEPT_S = 86_400
-
-
-@dataclass(frozen=True, slots=True)
-class Month:
-    """A calendar month in UTC at some sites. `until`: up to when all of them are settled; its start: none is."""
-
-    start: datetime
-    end: datetime
-    until: datetime
-    site_ids: tuple[int, ...]
-
-    @property
-    def key(self) -> str:
-        return f"{self.start:%Y-%m}"
-
-    @property
-    def words(self) -> str:
-        """Returns the month of UTC, whichever zone the reader is in."""
-        return f"{self.start:%B %Y}"
-
-    @property
-    def words_before(self) -> str:
-        return f"{self.before:%B}"
-
-    @property
-    def over(self) -> bool:
-        return self.until >= self.end
-
-    @property
-    def left_days(self) -> float:
-        return (self.end - self.until) / DAY
-
-    @property
-    def before(self) -> datetime:
-        return (self.start - DAY).replace(day=1)
-
-    def span(self, tenant_id: int | None = None) -> HourSpan:
-        """Returns the whole month: what is settled of it, at some sites perhaps more than at others."""
-        return HourSpan(self.start, self.end, self.site_ids, tenant_id)
-
-    def same_days_before(self, tenant_id: int) -> HourSpan:
-        """Returns as much of the month before; all of it, where that is shorter."""
-        as_long = tenant_use.whole_hour(self.before + (self.until - self.start))
-        return HourSpan(self.before, min(self.start, as_long), self.site_ids, tenant_id)
-
-    def newest_days(self, tenant_id: int) -> HourSpan:
-        end = tenant_use.whole_hour(self.until)
-        return HourSpan(end - month_forecast.DAYS * DAY, end, self.site_ids, tenant_id)
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Sums that a line shows. None: not known, or of a part not; `costs` by currency."""
-
-    energy_j: float
-    carbon_g: float | None
-    costs: tuple[tuple[str, float | None], ...]
-    output_tokens: int
-
-    @classmethod
-    def of(cls, by_currency: Mapping[str, Totals]) -> Figures:
-        total = Totals()
-        for totals in by_currency.values():
-            total += totals
-        costs = ((currency, _known(totals.cost_nano, 1e9)) for currency, totals in by_currency.items())
-        carbon_g = _known(total.location, 1e6) if total.lines else 0.0
-        return cls(total.energy_uj / 1e6, carbon_g, tuple(costs), total.output_tokens)
+__all__ = ["Figures", "Month", "month_of", "month_start"]  # pages name them here
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +73,6 @@ class Quantity:
         return None if self.so_far is None or not self.budget else self.so_far / self.budget
 
 
-def month_of(start: datetime, site_ids: Sequence[int]) -> Month:
-    end = (start + 32 * DAY).replace(day=1)
-    settled = tenant_use.settled_until(site_ids, start)
-    return Month(start, end, start if settled is None else max(start, min(settled, end)), tuple(site_ids))
-
-
-def month_start(at: datetime) -> datetime:
-    return at.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-
-
 def month_named(text: str, now: datetime) -> datetime:
     """Returns the start of a month such as 2026-10, in UTC; that of `now` where there is no text.
 
@@ -173,7 +91,7 @@ def tenant_rows(month: Month, every: bool) -> list[TenantRow]:
         every: those too that used nothing, and budgets, which are of all sites together.
     """
     by_tenant: dict[int, list[Use]] = {}
-    for one in _by_tenant(month):
+    for one in tenant_month.by_tenant(month):
         by_tenant.setdefault(one.key[0], []).append(one)
     budgets = {budget.tenant_id: budget for budget in Budget.objects.all()} if every else {}
     found = []
@@ -183,27 +101,6 @@ def tenant_rows(month: Month, every: bool) -> list[TenantRow]:
             carbon_used, money_used = _used(figures, budgets.get(tenant.pk))
             found.append(TenantRow(tenant.name, tenant.label or tenant.name, figures, carbon_used, money_used))
     return sorted(found, key=lambda row: (-row.figures.energy_j, row.name))
-
-
-def _by_tenant(month: Month) -> list[Use]:
-    """Returns each tenant's use of the month's whole days and of the newest one.
-
-    Sums of the whole days, of which a large fleet has a million hours, are kept until one of them is settled anew.
-    """
-    rented = tenant_use.rented(month.span())
-    today = month.until.replace(hour=0, minute=0, second=0, microsecond=0)
-    days, newest = replace(month.span(), end=today), replace(month.span(), start=today)
-    version = tenant_use.newest_version(days)
-    key = f"tenants:{month.key}:{today:%d}:{version}:{_joined(month.site_ids)}:{_joined(sorted(rented))}"
-    found: list[Use] | None = cache.get(key)
-    if found is None:
-        found = tenant_use.use(days, ("tenant",), rented_sites=rented)
-        cache.set(key, found, KEPT_S)
-    return [*found, *tenant_use.use(newest, ("tenant",), rented_sites=rented)]
-
-
-def _joined(numbers: Iterable[int]) -> str:
-    return "-".join(map(str, numbers))
 
 
 def _used(figures: Figures, budget: Budget | None) -> tuple[float | None, float | None]:
@@ -223,7 +120,7 @@ def quantities(month: Month, tenant: Tenant, budget: Budget | None) -> list[Quan
     now = Figures.of(sums) if sums or month.until > month.start else None
     past = tenant_use.added_up(tenant_use.use(month.same_days_before(tenant.pk)))
     before = Figures.of(past) if past else None
-    days = [] if month.over else _newest_days(month, tenant.pk)
+    days = [] if month.over else tenant_month.newest_days(month, tenant.pk)
     amount, carbon_kg = (budget.amount, budget.carbon_kg) if budget else (None, None)
     measures = [
         _Measure("Energy", "Wh", lambda figures: figures.energy_j / 3_600, None),
@@ -252,27 +149,9 @@ def _quantity(
 ) -> Quantity:
     so_far, budget = None if now is None else measure.value(now), measure.budget
     days = [None if day is None else measure.value(day) for day in newest]
-    forecast = None if so_far is None else month_forecast.month_forecast(so_far, days, month.left_days)
-    used_up_at = None
-    if budget is not None and forecast is not None and so_far is not None:
-        left = month_forecast.used_up_in_days(so_far, budget, forecast.a_day)
-        used_up_at = None if left is None or left > month.left_days else month.until + left * DAY
+    found = tenant_month.outlook(month, so_far, days, budget)
     past = None if before is None else measure.value(before)
-    return Quantity(measure.name, measure.unit, so_far, past, forecast, budget, used_up_at)
-
-
-def _newest_days(month: Month, tenant_id: int) -> list[Figures | None]:
-    """Returns each of the newest settled days, of 24 hours; None: before anything was settled."""
-    span = month.newest_days(tenant_id)
-    first = Settlement.objects.filter(site__in=month.site_ids, start_at__gte=span.start).aggregate(at=Min("start_at"))
-    uses: dict[int, list[Use]] = {}
-    for one in tenant_use.use(span, ("day",)):
-        uses.setdefault(one.key[0], []).append(one)
-    begun = first["at"] or span.end
-    return [
-        Figures.of(tenant_use.added_up(uses.get(n, []))) if span.start + n * DAY >= begun else None
-        for n in range(month_forecast.DAYS)
-    ]
+    return Quantity(measure.name, measure.unit, so_far, past, found.forecast, budget, found.used_up_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +190,3 @@ def daily(month: Month, tenant: Tenant) -> tuple[TimeRange, list[Figures | None]
         uses.setdefault(one.key[0], []).append(one)
     window = TimeRange(span.start.timestamp(), span.end.timestamp(), DAY.total_seconds())
     return window, [Figures.of(tenant_use.added_up(uses[n])) if n in uses else None for n in range(window.count)]
-
-
-def _known(value: int | None, unit: float) -> float | None:
-    return None if value is None else value / unit

@@ -18,6 +18,7 @@ from pools.models import Instance, Node, Pool, Service, Site
 from scheduler.operations.configure.registry import Owned
 
 Row = TypeVar("Row", bound=Model)
+OF_TENANTS = "budget_"  # how alert rules begin whose subjects are a tenant and a month
 
 
 def whole_services(user: AnyUser) -> QuerySet[Service]:
@@ -66,8 +67,8 @@ def owned(user: AnyUser, kind: Owned) -> QuerySet[Any]:
 def alerts(user: AnyUser, rows: QuerySet[Row]) -> QuerySet[Row]:
     """Leaves out the alerts and silences whose subject names another site, or a node, pool or instance of one.
 
-    Subjects are a site or node, `site/feed`, `service/site/class`, `service/...`, or an instance's uid. What an epoch
-    of a service failed for names sites too.
+    Subjects are a site or node, `site/feed`, `service/site/class`, `service/...`, `tenant/month`, or an instance's uid.
+    What an epoch of a service failed for names sites too. Budgets are of all sites together.
     """
     if rights.everywhere(user):
         return rows
@@ -82,13 +83,20 @@ def alerts(user: AnyUser, rows: QuerySet[Row]) -> QuerySet[Row]:
         | Q(head__in=nodes.values("name"))
         | Q(head__in=Instance.objects.exclude(pool__site__in=own).annotate(_uid=_text("uid")).values("_uid"))
         | Q(rule="epoch_failed", head__in=services.values("name"))
+        | Q(rule__startswith=OF_TENANTS)
     )
 
 
-def require_subject(user: AnyUser, subject: str) -> None:
-    """Raises PermissionDenied unless all alerts of this subject are of the person's sites; empty: of everything."""
+def require_subject(user: AnyUser, subject: str, rule: str = "") -> None:
+    """Raises PermissionDenied unless all alerts of this subject are of the person's sites; empty: of everything.
+
+    Args:
+        rule: The subject is that of this rule. A tenant may be called as a site is.
+    """
     if rights.everywhere(user):
         return
+    if rule.startswith(OF_TENANTS):
+        raise PermissionDenied("Your role is for some sites, and budgets are of all sites together.")
     own = rights.sites_of(user)
     head, *rest = subject.split("/")
     if own.filter(name=rest[0] if len(rest) == 2 else head).exists():

@@ -27,7 +27,7 @@ def rules(feed_refresh_s: float, changes: Mapping[str, Mapping[str, object]] | N
     Raises:
         ValueError: A change names a rule or field that there is not, or makes no sense.
     """
-    found = {rule.name: rule for rule in (*map(_burn, WINDOWS), *_plant(feed_refresh_s), *_service())}
+    found = {rule.name: rule for rule in (*map(_burn, WINDOWS), *_plant(feed_refresh_s), *_service(), *_budgets())}
     for name, change in (changes or {}).items():
         if name not in found:
             raise ValueError(f"there is no alert rule '{name}'; known are {', '.join(sorted(found))}")
@@ -128,4 +128,20 @@ def _service() -> Iterable[Rule]:
         for_s=0.0,
         resolve_s=300.0,
         step="Read its last words on the Health page, and its node's log",
+    )
+
+
+def _budgets() -> Iterable[Rule]:
+    """Returns the rules for what tenants may cost and emit in a month."""
+    yield Rule(
+        *("budget_used", "Budget runs out", Level.WARN, 0.8, 0.78, "share"),
+        for_s=0.0,  # a sum needs no waiting
+        resolve_s=60.0,
+        step="See on the tenant's page which service and site use it: nothing stops by itself",
+    )
+    yield Rule(
+        *("budget_forecast", "Budget will not last", Level.WARN, 1.0, 0.97, "share"),
+        for_s=0.0,  # a forecast changes with the hours that are settled
+        resolve_s=600.0,
+        step="See on the tenant's page what each day takes; agree on less use, or on another budget",
     )

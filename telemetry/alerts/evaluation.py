@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import redis
 from django.contrib.auth.models import User
 from django.db import DatabaseError, connection, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from telemetry.models import Alert, AlertNotice, AlertSilence, AlertWatch, SloMinute
 
@@ -130,13 +130,13 @@ def _next_step(rule: Rule, reading: Reading) -> str:
 
 
 def _write_notices(now: datetime) -> None:
-    """Writes notices of new alerts that nobody silenced, and of the end of alerts that had a notice."""
+    """Writes notices of new alerts that nobody silenced, of those that became worse, and of the end of alerts that had
+    a notice."""
     channels = alert_settings.channels().names
     silences = active_silences(now)
-    unnotified = Alert.objects.exclude(state=Alert.AlertState.RESOLVED).filter(notices__isnull=True) if channels else ()
     notices = [
-        AlertNotice(alert=alert, event=AlertNotice.Event.RAISED, channel=channel, due_at=now)
-        for alert in unnotified
+        AlertNotice(alert=alert, event=AlertNotice.Event.RAISED, level=alert.level, channel=channel, due_at=now)
+        for alert in (_unnotified() if channels else ())
         if not silenced((alert.rule, alert.subject), silences)
         for channel in channels
     ]
@@ -151,6 +151,13 @@ def _write_notices(now: datetime) -> None:
         for notice in ended
     ]
     AlertNotice.objects.bulk_create(notices, ignore_conflicts=True)
+
+
+def _unnotified() -> QuerySet[Alert]:
+    """Returns the open alerts of whose level nobody was notified, nor of a worse one."""
+    notified = AlertNotice.objects.filter(alert=OuterRef("pk"), event=AlertNotice.Event.RAISED)
+    notified = notified.filter(Q(level=OuterRef("level")) | Q(level=Alert.Level.BAD))
+    return Alert.objects.exclude(state=Alert.AlertState.RESOLVED).exclude(Exists(notified))
 
 
 def active_silences(now: datetime) -> list[AlertSilence]:

@@ -94,7 +94,10 @@ class AlertSilence(models.Model):
 
 
 class AlertNotice(models.Model):
-    """One message about an alert on one channel: written with the alert's change, sent afterwards, each once."""
+    """One message about an alert on one channel: written with the alert's change, sent afterwards, each once.
+
+    `level`: that of an alert which was raised, or became worse; empty for its end.
+    """
 
     class Event(models.TextChoices):
         RAISED = "raised"
@@ -112,6 +115,7 @@ class AlertNotice(models.Model):
     uid = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
     alert = models.ForeignKey(Alert, on_delete=models.CASCADE, related_name="notices")
     event = models.CharField(max_length=8, choices=Event)
+    level = models.CharField(max_length=4, choices=Alert.Level, blank=True)
     channel = models.CharField(max_length=8, choices=Channel)
     state = models.CharField(max_length=8, choices=NoticeState, default=NoticeState.PENDING)
     attempts = models.PositiveSmallIntegerField(default=0)
@@ -122,7 +126,7 @@ class AlertNotice(models.Model):
 
     class Meta:
         ordering = ["id"]
-        constraints = [models.UniqueConstraint(fields=["alert", "event", "channel"], name="alert_notice_once")]
+        constraints = [models.UniqueConstraint(fields=["alert", "event", "level", "channel"], name="alert_notice_once")]
         indexes = [models.Index(fields=["due_at"], name="alert_notice_due", condition=Q(state="pending"))]
 
     def __str__(self) -> str:

@@ -62,7 +62,7 @@ class MonthReport:
 
 @dataclass(frozen=True, slots=True)
 class TenantBill:
-    """A tenant's share of a report's bill. `totals`: for each currency. `parts` None: the report is older than parts."""
+    """A tenant's share of a report's bill. `totals`: by currency. `parts` None: the report is older than they are."""
 
     report: MonthReport
     totals: Sequence[BilledPart]

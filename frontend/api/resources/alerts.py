@@ -110,7 +110,7 @@ class SilenceViewSet(ReadOnly):
         asked = NewSilence(data=request.data)
         asked.is_valid(raise_exception=True)
         given = asked.validated_data
-        visibility.require_subject(request.user, given["subject"])
+        visibility.require_subject(request.user, given["subject"], given["rule"])
         try:
             made = evaluation.silence(
                 *(given["rule"], given["subject"], given["for_s"], given["reason"]), request.user, timezone.now()
