@@ -17,6 +17,7 @@ COMMANDS = {
     "down": ("greenserve.commands.run", "Stop what `up` started."),
     "decisions": ("greenserve.commands.decisions", "Take recorded decisions again, and compare."),
     "user": ("greenserve.commands.user", "People, roles, passwords and access tokens."),
+    "apply": ("greenserve.commands.apply", "Make the fleet what YAML files say: show a plan, ask, carry it out."),
     "policy": ("greenserve.commands.policy", "Show or set a service's policy: which paper's system it runs."),
     "report": ("greenserve.commands.report", "Make, list, fetch and verify reports of energy, carbon and cost."),
     "carbon": ("greenserve.commands.carbon", "Feeds of carbon intensity and prices: show, ask, import, set."),

@@ -60,6 +60,8 @@ class Env:
     metrics_host: str = "127.0.0.1"  # where agents listen for Prometheus
     otlp_url: str | None = None  # None: no traces
     organisation: str = "GreenServe"  # who issues reports
+    api_url: str | None = None  # of the dashboard whose REST API commands use; None: this machine's
+    api_token: Secret | None = None  # a person's access token for it
     https: bool = False  # people come by https
     proxies: int = 0  # of ours that stand before the web process and append to X-Forwarded-For
     web_names: tuple[str, ...] = ()  # of the host, in people's browsers
@@ -137,6 +139,8 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         ),
         metrics_host=get("GREENSERVE_METRICS_HOST", "127.0.0.1", str, "give an address to listen on"),
         organisation=get("GREENSERVE_ORGANISATION", "GreenServe", _line(100), "give a name of at most 100 letters"),
+        api_url=get("GREENSERVE_URL", None, _url("http://", "https://"), "write https://host of the dashboard"),
+        api_token=_hidden(values, "GREENSERVE_TOKEN", _secret, "give a person's access token, whole"),
         https=https,
         proxies=proxies,
         web_names=get("GREENSERVE_WEB_NAMES", (), _web_names, "give names of this host with commas between"),
