@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-DEPTH = 6
+DEPTH = 10
 BY_FORMAT = {
     "date-time": "2026-11-02T08:30:00Z",
     "date": "2026-11-02",
