@@ -22,6 +22,7 @@ from scheduler.control.apply import publish as publishing
 from scheduler.control.epochs import EPOCH_LOOPS
 from scheduler.control.snapshot import offered_nodes
 from scheduler.models import IdempotentAnswer
+from scheduler.trials.tasks import model_baseline as model_baseline
 from scheduler.trials.tasks import turn_trials as turn_trials
 from scheduler.whatif import remote_simulations
 from scheduler.whatif.tasks import mind_studies as mind_studies

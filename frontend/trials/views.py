@@ -7,9 +7,11 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import messages
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -20,7 +22,7 @@ from pools.access.audit import actor_of
 from pools.access.rights import Right, has, needs
 from scheduler.models import Trial
 from scheduler.operations import visibility
-from scheduler.trials import outcome, trial_report, turns
+from scheduler.trials import modelled, outcome, tasks, trial_report, turns
 from scheduler.trials.outcome import ATTAINMENT, Difference, Outcome
 from telemetry.reports.writers import figure_files
 
@@ -32,6 +34,7 @@ FILES = {
     "csv": "text/csv; charset=utf-8",
     "blocks.csv": "text/csv; charset=utf-8",
 }
+BASELINE_FILE = "baseline.csv"  # where there is a baseline
 
 
 class TrialForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -93,6 +96,8 @@ def trial(request: HttpRequest, trial_id: int) -> HttpResponse:
     found = _visible(request, trial_id)
     shown = outcome.of(found)
     figures = {block.index: block for block in shown.blocks}
+    baseline = modelled.modelled(found, shown)
+    files = (*FILES, BASELINE_FILE) if baseline.blocks else tuple(FILES)
     context = {
         "trial": found,
         "dot": DOTS[found.state],
@@ -100,8 +105,13 @@ def trial(request: HttpRequest, trial_id: int) -> HttpResponse:
         "operates": has(request.user, Right.OPERATE),
         "rows": [_words(row, shown) for row in shown.differences],
         "objective": shown.objective,
-        "files": [(kind, kind.upper().replace("BLOCKS.", "Blocks, ")) for kind in FILES],
-        "blocks": [(block, figures.get(block.index)) for block in found.blocks.all()],
+        "files": [
+            (kind, kind.replace(".csv", ", CSV").capitalize() if "." in kind else kind.upper()) for kind in files
+        ],
+        "blocks": [(block, figures.get(block.index), baseline.of_block(block.index)) for block in found.blocks.all()],
+        "baseline": baseline,
+        "baseline_policy": modelled.POLICY,
+        "savings": [(one, found.policy_a if one.arm == "A" else found.policy_b) for one in baseline.savings],
         "counted": len(shown.blocks) - len(shown.left_out),
         "begun": len(shown.blocks),
         "currency": shown.currency,
@@ -115,18 +125,22 @@ def trial(request: HttpRequest, trial_id: int) -> HttpResponse:
 def trial_file(request: HttpRequest, trial_id: int, kind: str) -> HttpResponse:
     """Answers with the trial's report as a file of one of `FILES`."""
     found = _visible(request, trial_id)
-    if kind not in FILES:
+    if kind not in FILES and kind != BASELINE_FILE:
         raise Http404(f"no such file; there are {', '.join(FILES)}")
-    report = trial_report.report(found, outcome.of(found), timezone.now())
-    differences, blocks, *_ = report.tables
+    shown = outcome.of(found)
+    report = trial_report.report(found, shown, modelled.modelled(found, shown), timezone.now())
+    differences, blocks, *others = report.tables
+    if kind == BASELINE_FILE and not others:
+        raise Http404("nobody has asked for the baseline of this trial")
     content: Mapping[str, Callable[[], str | bytes]] = {
         "pdf": lambda: figure_files.figures_pdf(report),
         "xlsx": lambda: figure_files.figures_xlsx(report),
         "csv": lambda: figure_files.figures_csv(differences),
         "blocks.csv": lambda: figure_files.figures_csv(blocks),
+        BASELINE_FILE: lambda: figure_files.figures_csv(others[0]),
     }
     headers = {"Content-Disposition": f'attachment; filename="greenserve-trial-{trial_id}.{kind}"'}
-    return HttpResponse(content[kind](), content_type=FILES[kind], headers=headers)
+    return HttpResponse(content[kind](), content_type=FILES.get(kind, FILES["csv"]), headers=headers)
 
 
 @require_POST
@@ -138,6 +152,15 @@ def cancel_trial(request: HttpRequest, trial_id: int) -> HttpResponse:
     except ValidationError as error:
         messages.error(request, f"Nothing was changed. {' '.join(error.messages)}")
     return redirect("trial", found.pk)
+
+
+@require_POST
+@needs(Right.OPERATE)
+def model_baseline(request: HttpRequest, trial_id: int) -> HttpResponse:
+    """Asks for the modelled baseline of the blocks that count; a worker makes it."""
+    found = _visible(request, trial_id)
+    tasks.send(modelled.ask(found, request.user if isinstance(request.user, User) else None))
+    return redirect(f"{reverse('trial', args=[found.pk])}#baseline")
 
 
 def _visible(request: HttpRequest, trial_id: int) -> Trial:

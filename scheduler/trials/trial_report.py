@@ -11,9 +11,10 @@ from scheduler.models import Trial, TrialState
 from telemetry.report_values.figure_tables import Figure, FigureColumn, FigureReport, FigureTable
 
 from .block_figures import BlockFigures
+from .modelled import POLICY, Modelled
 from .outcome import Difference, Outcome
 
-DIFFERENCES, BLOCKS = "Differences", "Blocks"
+DIFFERENCES, BLOCKS, BASELINE = "Differences", "Blocks", "Baseline (modelled)"
 DIFFERENCE_COLUMNS = (
     FigureColumn("figure", "Figure"),
     FigureColumn("unit", "Unit"),
@@ -37,12 +38,24 @@ BLOCK_COLUMNS = (
     FigureColumn("cost", "Cost", 2),
     FigureColumn("output_tokens", "Output tokens", 0),
     FigureColumn("slo_attainment", "SLO attain\u00adment", 4),
+    FigureColumn("baseline_energy_j", f"{POLICY} (modelled), J", 0),
     FigureColumn("left_out", "Left out because"),
+)
+BASELINE_COLUMNS = (
+    FigureColumn("policy", "Policy"),
+    FigureColumn("blocks", "Blocks", 0),
+    FigureColumn("counted", "Of those that count", 0),
+    FigureColumn("energy_j", "Energy, metered, J", 0),
+    FigureColumn("baseline_energy_j", f"{POLICY} (modelled), J", 0),
+    FigureColumn("saved_energy_modelled", "Saved (modelled), share", 4),
+    FigureColumn("carbon_g", "Carbon, metered, gCO2e", 2),
+    FigureColumn("baseline_carbon_g", f"{POLICY} (modelled), gCO2e", 2),
+    FigureColumn("saved_carbon_modelled", "Saved (modelled), share", 4),
 )
 
 
-def report(trial: Trial, found: Outcome, now: datetime) -> FigureReport:
-    """Returns the report of what a trial has shown by `now`."""
+def report(trial: Trial, found: Outcome, baseline: Modelled, now: datetime) -> FigureReport:
+    """Returns the report of what a trial has shown by `now`, with its modelled baseline where there is one."""
     return FigureReport(
         title=f"Trial {trial.pk}: {trial.policy_b} against {trial.policy_a}, {trial.service.name}",
         organisation=settings.GREENSERVE_ORGANISATION,
@@ -56,11 +69,12 @@ def report(trial: Trial, found: Outcome, now: datetime) -> FigureReport:
             ),
             FigureTable(
                 *(BLOCKS, "Blocks", BLOCK_COLUMNS),
-                rows=tuple(_block(trial, block) for block in found.blocks),
+                rows=tuple(_block(trial, block, baseline) for block in found.blocks),
                 source="settled lines of each block after its warm-up.",
             ),
+            *((_baseline(trial, baseline),) if baseline.blocks else ()),
         ),
-        notes=_notes(trial, found),
+        notes=(*_notes(trial, found), *_baseline_notes(baseline)),
         warnings=_warnings(trial, found),
     )
 
@@ -95,11 +109,42 @@ def _difference(row: Difference, found: Outcome) -> tuple[Figure, ...]:
     )
 
 
-def _block(trial: Trial, block: BlockFigures) -> tuple[Figure, ...]:
-    policy = trial.policy_a if block.arm == "A" else trial.policy_b
+def _block(trial: Trial, block: BlockFigures, baseline: Modelled) -> tuple[Figure, ...]:
+    model = baseline.of_block(block.index)
     return (
-        *(block.index + 1, block.pair + 1, f"{block.arm}: {policy}", _moment(block.starts_at), _moment(block.ends_at)),
-        *(block.energy_j, block.carbon_g, block.cost, block.output_tokens, block.attainment, block.left_out),
+        *(block.index + 1, block.pair + 1, _arm(trial, block.arm), _moment(block.starts_at), _moment(block.ends_at)),
+        *(block.energy_j, block.carbon_g, block.cost, block.output_tokens, block.attainment),
+        *(None if model is None else model.energy_j, block.left_out),
+    )
+
+
+def _arm(trial: Trial, arm: str) -> str:
+    return f"{arm}: {trial.policy_a if arm == 'A' else trial.policy_b}"
+
+
+def _baseline(trial: Trial, baseline: Modelled) -> FigureTable:
+    return FigureTable(
+        *(BASELINE, f"Against {POLICY}, modelled", BASELINE_COLUMNS),
+        rows=tuple(
+            (
+                *(_arm(trial, one.arm), one.blocks, one.of, one.metered_j, one.modelled_j, one.saved_energy),
+                *(one.metered_g, one.modelled_g, one.saved_carbon),
+            )
+            for one in baseline.savings
+        ),
+        source="the same requests, replayed in the simulator; metered is what the ledger settled.",
+    )
+
+
+def _baseline_notes(baseline: Modelled) -> tuple[str, ...]:
+    if not baseline.blocks:
+        return ()
+    unknown = "; ".join(f"block {block.index + 1}: {block.why}" for block in baseline.unknown)
+    return (
+        f"The baseline is modelled: the requests of each block that counts, replayed under {POLICY}, with all metered "
+        "GPUs of the sites always on at their top clocks (the service's part by output tokens, where it shares them). "
+        "It compares a model with a measurement; the difference of B to A is metered on both sides.",
+        *((f"The baseline is not known of {unknown}.",) if unknown else ()),
     )
 
 

@@ -33,8 +33,8 @@ MOST_REQUESTS = 5_000_000
 SIZES = (8, 4, 2, 1)  # GPUs of an instance
 
 COUNT_SQL = """
-SELECT service, count(*) FILTER (WHERE {usable}), count(*) FILTER (WHERE NOT ({usable})),
-       sum(output_tokens) FILTER (WHERE {usable})
+SELECT service, count(*) FILTER (WHERE {usable}), count(*) FILTER (WHERE ({usable}) IS NOT TRUE),
+       sum(output_tokens) FILTER (WHERE {usable}), count(*) FILTER (WHERE status = 'ok' AND ({usable}) IS NOT TRUE)
 FROM telemetry_requestrecord r LEFT JOIN pools_pool p ON p.id = r.pool_id
 WHERE r.started_at >= %(start)s AND r.started_at < %(end)s AND p.site_id = ANY(%(sites)s) GROUP BY 1 ORDER BY 1
 """
@@ -47,6 +47,21 @@ COPY (SELECT to_char(started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') 
         AND service = %(service)s AND {USABLE}
       ORDER BY started_at, request_id) TO STDOUT (FORMAT csv, HEADER)
 """
+
+
+class WithoutTokens(BadReport):
+    """Requests were served whose tokens nobody counted, so that what they would take is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Requests of a service: how many can be replayed, how many cannot, the former's output tokens, and how many of the
+    latter were served."""
+
+    usable: int
+    left_out: int
+    output_tokens: int
+    without_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +78,21 @@ class Block:
 
 
 def replayed(
-    site_ids: Sequence[int], start_s: int, end_s: int, intensity_ug_per_uj: Mapping[str, float | None]
+    site_ids: Sequence[int],
+    start_s: int,
+    end_s: int,
+    intensity_ug_per_uj: Mapping[str, float | None],
+    service: str | None = None,
 ) -> Baseline:
     """Replays what began in [start_s, end_s) at these sites.
 
     Args:
         intensity_ug_per_uj: By site, location-based micrograms for each microjoule at the GPUs; None: not known.
+        service: This one alone, with its part of the GPUs by output tokens, and with the tokens of all that it served.
 
     Raises:
         BadReport: There is nothing to replay, too much of it, or a model or GPU that the engine model does not know.
+        WithoutTokens: The service served requests whose tokens nobody counted.
     """
     params: dict[str, Any] = {
         "start": datetime.fromtimestamp(start_s, UTC),
@@ -79,13 +100,17 @@ def replayed(
         "sites": list(site_ids),
     }
     counts = _counts(params)
-    requests = sum(count for count, _, _ in counts.values())
+    chosen = {name: count for name, count in counts.items() if service in (None, name)}
+    if service is not None and (without := sum(count.without_tokens for count in chosen.values())):
+        raise WithoutTokens("baseline", f"{without} requests were served without a count of their tokens")
+    requests = sum(count.usable for count in chosen.values())
     if not requests:
         raise BadReport("baseline", "no request of the period has both its tokens counted: leave the baseline out")
     if requests > MOST_REQUESTS:
         raise BadReport("baseline", f"{requests} requests are more than {MOST_REQUESTS}: ask for a shorter period")
     try:
-        blocks = _fleet(site_ids, {service: tokens for service, (count, _, tokens) in counts.items() if count})
+        every = _fleet(site_ids, {name: count.output_tokens for name, count in counts.items() if count.usable})
+        blocks = [block for block in every if block.service in chosen]
         with tempfile.TemporaryDirectory(prefix="greenserve-baseline-") as folder:
             scenario = _scenario(blocks, params, Path(folder))
             warm_up(scenario)
@@ -99,7 +124,7 @@ def replayed(
         energy_uj=round(sum(by_site.values()) * UJ_PER_J),
         location_ug=None if None in carbon else round(sum(ug for ug in carbon if ug is not None)),
         requests=requests,
-        left_out=sum(left_out for _, left_out, _ in counts.values()) + int(figures["rejected"]),
+        left_out=sum(count.left_out for count in chosen.values()) + int(figures["rejected"]),
         how=f"There, {sum(b.count * b.tp for b in blocks)} GPUs are always on at their top clocks. Modelled.",
         span_s=end_s - start_s,
     )
@@ -109,11 +134,13 @@ def _times(intensity_ug_per_uj: float | None, energy_j: float) -> float | None:
     return None if intensity_ug_per_uj is None else intensity_ug_per_uj * energy_j * UJ_PER_J
 
 
-def _counts(params: Mapping[str, Any]) -> dict[str, tuple[int, int, int]]:
-    """Returns by service the requests that can be replayed, those that cannot, and output tokens of the former."""
+def _counts(params: Mapping[str, Any]) -> dict[str, Counted]:
     with connection.cursor() as cursor:
         cursor.execute(COUNT_SQL.format(usable=USABLE), params)
-        return {service: (count, left, int(tokens or 0)) for service, count, left, tokens in cursor.fetchall()}
+        return {
+            service: Counted(usable, left_out, int(tokens or 0), without)
+            for service, usable, left_out, tokens, without in cursor.fetchall()
+        }
 
 
 def _fleet(site_ids: Sequence[int], tokens: Mapping[str, int]) -> list[Block]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError as BadFields
 from django.db.models import QuerySet
 from drf_spectacular.types import OpenApiTypes
@@ -16,10 +17,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from pools.access import audit
-from pools.models import Service
+from pools.models import JobState, Service
 from scheduler.models import Trial, TrialBlock
 from scheduler.operations import visibility
-from scheduler.trials import outcome, turns
+from scheduler.trials import modelled, outcome, tasks, turns
+from scheduler.trials.outcome import Outcome
 
 from ..rest.base import ReadOnly
 from ..rest.bodies import Body
@@ -50,19 +52,72 @@ class TrialSerializer(serializers.ModelSerializer):
         )
 
 
+class ModelledBlockSerializer(serializers.Serializer):
+    """The requests of one block under the baseline's policy. Null: not known, for the reason in `why`."""
+
+    index = serializers.IntegerField()
+    energy_j = serializers.FloatField(allow_null=True)
+    carbon_g = serializers.FloatField(allow_null=True)
+    requests = serializers.IntegerField(allow_null=True)
+    why = serializers.CharField()
+
+
+class SavingSerializer(serializers.Serializer):
+    """An arm's blocks that count and of which both are known: `blocks` of `of`. Shares are of the baseline."""
+
+    arm = serializers.CharField()
+    blocks = serializers.IntegerField()
+    of = serializers.IntegerField()
+    metered_j = serializers.FloatField(allow_null=True)
+    modelled_j = serializers.FloatField(allow_null=True)
+    saved_energy_modelled = serializers.FloatField(source="saved_energy", allow_null=True)
+    metered_g = serializers.FloatField(allow_null=True)
+    modelled_g = serializers.FloatField(allow_null=True)
+    saved_carbon_modelled = serializers.FloatField(source="saved_carbon", allow_null=True)
+
+
+class TrialBaseline(serializers.Serializer):
+    """The energy and carbon that `policy` would have taken for the same requests: modelled. `state` is the newest job's."""
+
+    policy = serializers.SerializerMethodField()
+    job = serializers.UUIDField(source="job.uid")
+    state = serializers.ChoiceField(source="job.state", choices=JobState.choices)
+    progress = serializers.FloatField(source="job.progress", help_text="Share done, 0 to 1.")
+    error = serializers.CharField(source="job.error")
+    missing = serializers.IntegerField(help_text="Blocks that count and are not in it yet.")
+    savings = SavingSerializer(many=True)
+    blocks = ModelledBlockSerializer(many=True)
+
+    def get_policy(self, _: Any) -> str:
+        return modelled.POLICY
+
+
 class TrialDetailSerializer(TrialSerializer):
-    """A trial with its blocks and its `outcome`: figures of each block, and differences of B to A with 95 % intervals
-    (`difference`: of `share` rows a share of A's, of others in the unit)."""
+    """A trial with its blocks, its `outcome`: figures of each block, and differences of B to A with 95 % intervals
+    (`difference`: of `share` rows a share of A's, of others in the unit), and its modelled `baseline` (null: nobody has
+    asked for it)."""
 
     blocks = TrialBlockSerializer(many=True, read_only=True)
     outcome = serializers.SerializerMethodField()
+    baseline = serializers.SerializerMethodField()
 
     class Meta(TrialSerializer.Meta):
-        fields = (*TrialSerializer.Meta.fields, "blocks", "outcome")
+        fields = (*TrialSerializer.Meta.fields, "blocks", "outcome", "baseline")
+
+    def _outcome(self, trial: Trial) -> Outcome:
+        found: Outcome | None = self.context.get("outcome")
+        if found is None:
+            found = self.context["outcome"] = outcome.of(trial)
+        return found
 
     @extend_schema_field(OpenApiTypes.OBJECT)
     def get_outcome(self, trial: Trial) -> dict[str, Any]:
-        return dataclasses.asdict(outcome.of(trial))
+        return dataclasses.asdict(self._outcome(trial))
+
+    @extend_schema_field(TrialBaseline(allow_null=True))
+    def get_baseline(self, trial: Trial) -> Any:
+        found = modelled.modelled(trial, self._outcome(trial))
+        return None if found.job is None else TrialBaseline(found).data
 
 
 class NewTrial(Body):
@@ -119,3 +174,14 @@ class TrialViewSet(ReadOnly):
         asked.is_valid(raise_exception=True)
         found = turns.cancel(audit.actor_of(request, "api"), self.get_object(), asked.validated_data["reason"])
         return Response(TrialDetailSerializer(found).data)
+
+    @extend_schema(request=None, responses={202: TrialDetailSerializer})
+    @action(detail=True, methods=["post"])
+    @idempotent
+    def baseline(self, request: Request, pk: str) -> Response:
+        """Asks what single_pool would have used for the same requests. 202: a worker models it; see `baseline.job`."""
+        trial = self.get_object()
+        job = modelled.ask(trial, request.user if isinstance(request.user, User) else None)
+        tasks.send(job)
+        headers = {"Link": f'</api/v1/jobs/{job.uid}/>; rel="monitor"'}
+        return Response(TrialDetailSerializer(trial).data, status=status.HTTP_202_ACCEPTED, headers=headers)

@@ -29,6 +29,7 @@ OTHERS = {  # by the pattern's name: what is no list of the router's
     "overheads": ["overheads/"],
     "series": [f"series/{name}/" for name in SERIES if name != "gpu"] + ["series/gpu/?gpu=SIM-n1-0"],
     "tenant-use": ["tenants/acme/use/?by=site,service,day"],
+    "tenant-bill": ["tenants/acme/bill/"],
     "schema": ["schema/"],
     "docs": ["docs/"],
     "nodes-join": [],  # only POST
