@@ -3283,6 +3283,12 @@ class AsyncTrials:
         """Returns one. Trials, the newest first. They are for who may see all sites of their service."""
         return await self._transport.read(Call("GET", f"trials/{segment(id)}/"), m.TrialDetail)
 
+    async def baseline(self, id: int, /, *, idempotency_key: str | None = None) -> m.TrialDetail:
+        """Asks what single_pool would have used for the same requests. 202: a worker models it; see `baseline.job`."""
+        return await self._transport.read(
+            Call("POST", f"trials/{segment(id)}/baseline/", key=new_key(idempotency_key)), m.TrialDetail
+        )
+
     async def cancel(
         self, id: int, /, *, idempotency_key: str | None = None, **fields: Unpack[m.CancelTrial]
     ) -> m.TrialDetail:

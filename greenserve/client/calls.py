@@ -58,7 +58,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the API answered, whatever the status."""
+    """An answer of the API, whatever its status."""
 
     status: int
     headers: Mapping[str, str]
@@ -80,7 +80,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often and how long a call is tried again.
+    """Limits of how often and how long a call is tried again.
 
     A connection that fails, a 429 and a 503 are tried again for every call, since nothing was done. A lost answer, a
     502 and a 504 are tried again only where a second time does no harm.

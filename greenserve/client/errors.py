@@ -1,4 +1,4 @@
-"""What goes wrong with a call: no answer, an answer that is none of GreenServe's, or a problem that the API names."""
+"""Errors of a call: no answer, an answer that is none of GreenServe's, or a problem that the API names."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class FieldError(msgspec.Struct, frozen=True):
 
 
 class ProblemDocument(msgspec.Struct, frozen=True):
-    """What the API says of an error (RFC 9457)."""
+    """The API's words on an error (RFC 9457)."""
 
     type: str
     title: str

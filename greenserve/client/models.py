@@ -762,6 +762,16 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     etag: str
 
 
+class ModelledBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of one block under the baseline's policy. Null: not known, for the reason in `why`."""
+
+    index: int
+    energy_j: float | None
+    carbon_g: float | None
+    requests: int | None
+    why: str
+
+
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """A machine with GPUs and an agent. Its agent is started with the same name.
 
@@ -944,7 +954,7 @@ class Pue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """`state`, `progress` and `error` are the job's; `summary` is null until it is done. Lists have no `esrs` in it.
+    """`state`, `progress` and `error` are the job's; `summary` is null until it is done.
 
     Attributes:
         asked: The report's period, time zone, grouping, formats and sites.
@@ -972,7 +982,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """`state`, `progress` and `error` are the job's; `summary` is null until it is done. Lists have no `esrs` in it.
+    """`state`, `progress` and `error` are the job's; `summary` is null until it is done.
 
     Attributes:
         asked: The report's period, time zone, grouping, formats and sites.
@@ -1118,6 +1128,20 @@ class RequestUse(msgspec.Struct, frozen=True, kw_only=True):
     carbon_gco2e: float | None
     cost: float | None
     currency: str | None
+
+
+class Saving(msgspec.Struct, frozen=True, kw_only=True):
+    """An arm's blocks that count and of which both are known: `blocks` of `of`. Shares are of the baseline."""
+
+    arm: str
+    blocks: int
+    of: int
+    metered_j: float | None
+    modelled_j: float | None
+    saved_energy_modelled: float | None
+    metered_g: float | None
+    modelled_g: float | None
+    saved_carbon_modelled: float | None
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -1427,6 +1451,25 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     created_by: str | None
 
 
+class TrialBaseline(msgspec.Struct, frozen=True, kw_only=True):
+    """The energy and carbon that `policy` would have taken for the same requests: modelled. `state` is the newest
+    job's.
+
+    Attributes:
+        progress: Share done, 0 to 1.
+        missing: Blocks that count and are not in it yet.
+    """
+
+    policy: str
+    job: UUID
+    state: JobState
+    progress: float
+    error: str
+    missing: int
+    savings: tuple[Saving, ...]
+    blocks: tuple[ModelledBlock, ...]
+
+
 class TrialBlock(msgspec.Struct, frozen=True, kw_only=True):
     """A turn of policy A or B; `switched_at` is null until the service got it."""
 
@@ -1439,8 +1482,9 @@ class TrialBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """A trial with its blocks and its `outcome`: figures of each block, and differences of B to A with 95 %
-    intervals (`difference`: of `share` rows a share of A's, of others in the unit).
+    """A trial with its blocks, its `outcome`: figures of each block, and differences of B to A with 95 % intervals
+    (`difference`: of `share` rows a share of A's, of others in the unit), and its modelled `baseline` (null:
+    nobody has asked for it).
 
     Attributes:
         block_h: Hours of a block.
@@ -1466,6 +1510,7 @@ class TrialDetail(msgspec.Struct, frozen=True, kw_only=True):
     created_by: str | None
     blocks: tuple[TrialBlock, ...]
     outcome: dict[str, Any]
+    baseline: TrialBaseline | None
 
 
 class UseRow(msgspec.Struct, frozen=True, kw_only=True):

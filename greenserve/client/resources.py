@@ -3173,6 +3173,12 @@ class Trials:
         """Returns one. Trials, the newest first. They are for who may see all sites of their service."""
         return self._transport.read(Call("GET", f"trials/{segment(id)}/"), m.TrialDetail)
 
+    def baseline(self, id: int, /, *, idempotency_key: str | None = None) -> m.TrialDetail:
+        """Asks what single_pool would have used for the same requests. 202: a worker models it; see `baseline.job`."""
+        return self._transport.read(
+            Call("POST", f"trials/{segment(id)}/baseline/", key=new_key(idempotency_key)), m.TrialDetail
+        )
+
     def cancel(
         self, id: int, /, *, idempotency_key: str | None = None, **fields: Unpack[m.CancelTrial]
     ) -> m.TrialDetail:

@@ -24,7 +24,7 @@ NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, http
 
 
 class _Sending:
-    """What a transport of either kind knows: the address, the token, the limits."""
+    """A transport of either kind, without its sending: the address, the token, the limits."""
 
     def __init__(self, url: str, token: str, timeout_s: float, retries: Retries) -> None:
         address = httpx2.URL(url)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import openai
 import pytest
 
-from scripts.fleet_by_rest import GreenServe
+from greenserve.client import Client
 from tests.e2e.product import Product, running, wait_for
 
 pytestmark = pytest.mark.slow("four policies on a fleet of two services")
@@ -95,9 +95,9 @@ def add_service(product: Product) -> None:
         # the pools of the other classes, of both partitions, come with it
         *(("pools", {"service": SMALL, "site": site, "request_class": "freesh-a/SS"}) for site in SITES),
     ]
-    rest = GreenServe(product.web, token)
-    for kind, body in steps:
-        rest.call("POST", f"{kind}/", body)
+    with Client(product.web, token) as rest:
+        for kind, body in steps:
+            rest.call("POST", f"{kind}/", body)
 
 
 def test_second_service_answers_soon_after_it_is_made(fleet: Fleet) -> None:

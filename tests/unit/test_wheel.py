@@ -52,4 +52,5 @@ def test_wheel_has_scenarios_templates_and_styles(tmp_path):
     assert sorted(Path(name).name for name in put) == SCENARIOS
     assert "frontend/templates/frontend/base.html" in names
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name and ".data/" not in name} == set(PACKAGES)
+    assert {"greenserve/client/resources.py", "greenserve/client/py.typed"} <= set(names)
     assert any(name.endswith(".css") for name in names)

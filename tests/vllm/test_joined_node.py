@@ -20,7 +20,7 @@ from typing import Any
 import openai
 import pytest
 
-from scripts.fleet_by_rest import GreenServe
+from scripts.fleet_by_rest import Fleet
 from tests.e2e.product import Product, wait_for
 
 from .server import DTYPE, VLLM
@@ -42,7 +42,7 @@ class OwnProduct(Product):
 @dataclass
 class Joined:
     product: OwnProduct
-    api: GreenServe
+    api: Fleet
     agent: subprocess.Popen[bytes]
     said: str  # by `node join`
 
@@ -73,7 +73,7 @@ def joined(vllm: Path, tmp_path: Path) -> Iterator[Joined]:
         product.cli("user", "create", "ops", "--role", "administrator")
         rights = [word for right in ("view", "operate", "administer") for word in ("--right", right)]
         secret = product.cli("user", "token", "ops", "--label", "test", *rights).stdout.strip()
-        api = GreenServe(product.web, secret)
+        api = Fleet(product.web, secret)
         api.ensure("sites", {"name": SITE, "label": "Home", "grid_zone": "DE", "pue": 1.2}, ("name",))
         api.ensure("clusters", {"site": SITE, "name": "main"}, ("site", "name"))
         api.call("POST", "feeds/", feed(folder))
@@ -81,7 +81,8 @@ def joined(vllm: Path, tmp_path: Path) -> Iterator[Joined]:
         machine = ("--cpu", "A100-80GB:2", "--power", "8:45", "--vllm", str(VLLM), "--keep", str(folder / "node"))
         said = product.cli("node", "join", product.web, token, "--name", NODE, *machine).stdout
         agent = run_unit(said, folder / "agent.log")
-        yield Joined(product, api, agent, said)
+        with api:
+            yield Joined(product, api, agent, said)
     finally:
         product.down()
         if agent is not None:
@@ -133,7 +134,7 @@ def test_plans_start_a_real_engine_serve_it_and_drain_it_when_a_machine_has_join
     node = api.call("GET", f"nodes/{NODE}/")
     assert (node["schedulable"], node["gpus"]) == (False, {"A100-80GB": 2})
     assert "It runs engines when it is opened to planning" in joined.said
-    api.call("PATCH", f"nodes/{NODE}/", {"schedulable": True}, **{"If-Match": node["etag"]})
+    api.call("PATCH", f"nodes/{NODE}/", {"schedulable": True}, etag=node["etag"])
     card = {"name": CARD, "max_model_len": 2048, "weights": str(tiny_model), "dtype": DTYPE}
     api.ensure("models", card, ("name",))
     api.ensure("partitions", {"name": "one", "source": "All requests alike"}, ("name",))
@@ -156,7 +157,7 @@ def test_plans_start_a_real_engine_serve_it_and_drain_it_when_a_machine_has_join
         model=SERVICE, messages=[{"role": "user", "content": "Hello"}], max_tokens=8, stream=True
     )
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] in ("length", "stop")
-    records = wait_for("their records", lambda: served(api.rows("requests/"), 2), 60.0)
+    records = wait_for("their records", lambda: served(list(api.rows("requests/")), 2), 60.0)
     assert {(record["tenant"], record["output_tokens"]) for record in records} == {("acme", 16), ("acme", 8)}
     settled = wait_for("energy of the start and after it", lambda: energy(joined.product), 90.0, every_s=2.0)
     assert settled["transition"] > 0
