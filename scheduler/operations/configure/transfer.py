@@ -1,6 +1,7 @@
 """Import and export of what operators own, as CSV or YAML. An import is all or nothing, and can be tried first.
 
-A dry run is the import itself, rolled back: a row may name another one that stands above it in the same file.
+A dry run is the import itself, rolled back: a row may name another one that stands above it in the same file. Cells of
+CSV have no JSON: `spread` says what stands there instead.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from pools.access.audit import Actor
 from scheduler.operations.configure import changes, consequences, registry
 from scheduler.operations.configure.forms import form_of
 from scheduler.operations.configure.registry import Owned
+from scheduler.operations.configure.spread import UnreadableCellError, gather, spread
 
 FORMATS = ("csv", "yaml")
 MOST_ROWS = 5000
@@ -56,10 +58,30 @@ def export(owned: Owned, format: str, found: QuerySet[Any]) -> str:
     rows = [_row(owned, item) for item in found.select_related(*owned.related)]
     if format == "yaml":
         return str(yaml.safe_dump(rows, sort_keys=False, allow_unicode=True)) if rows else "[]\n"
-    return csv_text(
-        owned.fields,
-        ([";".join(row[name]) if name in owned.many else _cell(row[name]) for name in owned.fields] for row in rows),
-    )
+    lines = [dict(_cells(owned, row)) for row in rows]
+    columns = [name for field in owned.fields for name in _columns_of(owned, field, lines)]
+    return csv_text(columns, ([line.get(name) for name in columns] for line in lines))
+
+
+def _cells(owned: Owned, row: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    for name in owned.fields:
+        if _is_json(owned, name):
+            yield from spread(name, row[name], owned.field(name).get_default())
+        else:
+            yield name, ";".join(row[name]) if name in owned.many else row[name]
+
+
+def _columns_of(owned: Owned, field: str, lines: Sequence[Mapping[str, object]]) -> list[str]:
+    """Returns the columns of a field: those that any row needs, places of lists by their number; or else its own."""
+    if not _is_json(owned, field):
+        return [field]
+    found = {name for line in lines for name in line if name == field or name.startswith(f"{field}.")}
+    needed = {name for name in found if any(line.get(name) is not None for line in lines)}
+    return sorted(needed, key=lambda name: [part.zfill(6) for part in name.split(".")]) or [field]
+
+
+def _is_json(owned: Owned, name: str) -> bool:
+    return name in owned.fields and isinstance(owned.field(name), models.JSONField)
 
 
 def _row(owned: Owned, instance: Model) -> dict[str, Any]:
@@ -76,10 +98,6 @@ def _row(owned: Owned, instance: Model) -> dict[str, Any]:
             plain = value is None or isinstance(value, (bool, int, float, str, list, dict))
             found[name] = value if plain else value.isoformat() if hasattr(value, "isoformat") else str(value)
     return found
-
-
-def _cell(value: object) -> object:
-    return json.dumps(value) if isinstance(value, (list, dict)) else value
 
 
 def bring_in(actor: Actor, owned: Owned, text: str, format: str, *, dry_run: bool) -> list[RowOutcome]:
@@ -206,7 +224,7 @@ def _parsed(owned: Owned, text: str, format: str) -> Iterator[tuple[int, dict[st
     """
     if len(text) > MOST_BYTES:
         raise ValidationError(f"the file has more than {MOST_BYTES // 1_000_000} MB: split it")
-    rows = list(_of_yaml(text) if format == "yaml" else _of_csv(text))
+    rows = list(_of_yaml(text) if format == "yaml" else _of_csv(owned, text))
     if not rows:
         raise ValidationError("there are no rows in it; the first line of a CSV names the columns")
     if len(rows) > MOST_ROWS:
@@ -219,14 +237,30 @@ def _parsed(owned: Owned, text: str, format: str) -> Iterator[tuple[int, dict[st
         yield line, row
 
 
-def _of_csv(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _of_csv(owned: Owned, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     reader = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), restkey="(too many cells)")
     try:
         for row in reader:
             if any(value for value in row.values()):
-                yield reader.line_num, {name: _original(value) for name, value in row.items()}
-    except csv.Error as error:
+                yield reader.line_num, _gathered(owned, {name: _original(value) for name, value in row.items()})
+    except (csv.Error, UnreadableCellError) as error:
         raise ValidationError(f"line {reader.line_num}: {error}") from None
+
+
+def _gathered(owned: Owned, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the row with the columns of each JSON field in one, as JSON."""
+    found: dict[str, Any] = {}
+    parts: dict[str, dict[str, str]] = {}
+    for column, cell in row.items():
+        field = str(column).partition(".")[0]
+        if _is_json(owned, field):
+            parts.setdefault(field, {})[column] = str(cell)
+            found[field] = ""  # where its first column stands
+        else:
+            found[column] = cell
+    for field, cells in parts.items():
+        found[field] = json.dumps(gather(field, cells, owned.field(field).get_default()))
+    return found
 
 
 def _original(cell: Any) -> Any:
