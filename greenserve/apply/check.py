@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from .document import Fault, Wanted, WantedRow, missing, nearest
-from .kinds import KINDS, FieldType, Kind
+from .kinds import KINDS, FieldType, Kind, counted
 from .plan import Action, Plan, PlannedChange, Present
 from .values import Key, key_text
 
@@ -112,7 +112,7 @@ class Dependants:
     count: int
 
     def __str__(self) -> str:
-        return f"{self.count} {self.kind}"
+        return counted(self.kind, self.count)
 
 
 def dependants(plan: Plan, present: Present) -> Mapping[tuple[str, Key], tuple[Dependants, ...]]:

@@ -247,6 +247,11 @@ _ALL = (
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _ALL})
 
 
+def counted(name: str, count: int) -> str:
+    """Returns a number of rows of a kind in words: `1 site`, `3 sites`."""
+    return f"{count} {KINDS[name].one if count == 1 else name}"
+
+
 def leaves(kind: Kind) -> tuple[FieldSpec, ...]:
     """Returns the fields that a key consists of, those of other kinds' keys in their place."""
     found: list[FieldSpec] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import click
 from .check import Dependants
 from .document import Fault
 from .execution import Outcome
-from .kinds import KINDS
+from .kinds import KINDS, counted
 from .plan import Action, Plan, PlannedChange
 from .remote import Consequences
 from .values import Key, key_text
@@ -42,7 +43,7 @@ def lines(shown: ShownPlan) -> Iterator[str]:
     """Yields the plan, a paragraph for each change, and its sums at the end."""
     for change in shown.plan.changes:
         yield from _change(shown, change)
-    if same := ", ".join(f"{count} {kind}" for kind, count in shown.plan.unchanged.items() if count):
+    if same := ", ".join(counted(kind, count) for kind, count in shown.plan.unchanged.items() if count):
         yield f"= unchanged: {same}"
     yield _sums(shown.plan)
 
@@ -65,7 +66,7 @@ def _change(shown: ShownPlan, change: PlannedChange) -> Iterator[str]:
     if key in shown.untried:
         yield "    its consequences are known when it is made: it depends on rows that this plan makes"
     if users := shown.dependants.get(key):
-        yield f"    warning: {', '.join(map(str, users))} name it; they go with it, or the API refuses to delete it"
+        yield f"    warning: named by {', '.join(map(str, users))}: deleted with it, or the API refuses to delete it"
 
 
 def _sums(plan: Plan) -> str:
@@ -80,9 +81,8 @@ def done_line(change: PlannedChange) -> str:
 
 
 def deletions(plan: Plan) -> dict[str, int]:
-    """Returns how many rows of each kind would be deleted."""
-    counts = {name: len(plan.of(name, Action.DELETE)) for name in KINDS}
-    return {name: count for name, count in counts.items() if count}
+    """Returns how many rows of each kind would be deleted, in the order in which they would be."""
+    return dict(Counter(change.kind for change in plan.changes if change.action is Action.DELETE))
 
 
 def outcome_lines(outcome: Outcome) -> Iterator[str]:

@@ -181,7 +181,7 @@ def test_rows_that_name_a_deleted_one_are_counted_and_a_refused_deletion_is_said
     present = remote.read(api, needed_kinds(wanted, prune=True))
     plan = compare(wanted, present, prune=True)
     (users,) = check.dependants(plan, present).values()
-    assert {str(one) for one in users} == {"1 clusters", "2 pools", "1 tariffs"}
+    assert {str(one) for one in users} == {"1 cluster", "2 pools", "1 tariff"}
     outcome = carry_out(api, plan, lambda change: None)
     assert "site ashburn: " in outcome.error
     assert "in use by" in outcome.error

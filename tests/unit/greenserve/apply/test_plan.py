@@ -137,13 +137,13 @@ def test_a_plan_is_shown_with_signs_places_and_sums() -> None:
         "+ node n  (f.yaml:6:6)",
         "    cluster: d/m",
         "    its consequences are known when it is made: it depends on rows that this plan makes",
-        "= unchanged: 1 sites, 1 clusters",
+        "= unchanged: 1 site, 1 cluster",
         "Plan: 3 to make, 1 to change, 0 to delete, 2 unchanged.",
     ]
     pruned = list(map(click.unstyle, lines(shown(api, "sites: {a: {label: A}, c: {label: C}}\n", prune=True))))
     assert pruned == [
         "- site b",
-        "    warning: 1 clusters name it; they go with it, or the API refuses to delete it",
+        "    warning: named by 1 cluster: deleted with it, or the API refuses to delete it",
         "= unchanged: 2 sites",
         "Plan: 0 to make, 0 to change, 1 to delete, 2 unchanged.",
     ]
