@@ -43,9 +43,10 @@ class TrialForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = Trial
         fields: ClassVar[list[str]] = [
-            *("service", "policy_a", "policy_b", "begins_at", "block_h", "pairs", "warm_up_s", "reason"),
+            *("service", "other", "policy_a", "policy_b", "begins_at", "block_h", "pairs", "warm_up_s", "reason"),
         ]
         labels: ClassVar[Mapping[str, str]] = {
+            "other": "Second service, by sites",
             "policy_a": "Policy A",
             "policy_b": "Policy B",
             "begins_at": "Begins",
@@ -67,7 +68,7 @@ class TrialForm(forms.ModelForm):  # type: ignore[type-arg]
 @require_safe
 @needs(Right.VIEW)
 def trials_page(request: HttpRequest) -> HttpResponse:
-    found = visibility.of_services(request.user, Trial.objects.select_related("service", "created_by"))
+    found = visibility.trials(request.user, Trial.objects.select_related("service", "other", "created_by"))
     rows = [(trial, DOTS[trial.state]) for trial in found[:SHOWN]]
     context = {"rows": rows, "operates": has(request.user, Right.OPERATE)}
     return render(request, "frontend/trials/list.html", context)
@@ -96,7 +97,7 @@ def trial(request: HttpRequest, trial_id: int) -> HttpResponse:
     found = _visible(request, trial_id)
     shown = outcome.of(found)
     figures = {block.index: block for block in shown.blocks}
-    baseline = modelled.modelled(found, shown)
+    baseline, planned = modelled.modelled(found, shown), found.blocks.select_related("service")
     files = (*FILES, BASELINE_FILE) if baseline.blocks else tuple(FILES)
     context = {
         "trial": found,
@@ -108,7 +109,7 @@ def trial(request: HttpRequest, trial_id: int) -> HttpResponse:
         "files": [
             (kind, kind.replace(".csv", ", CSV").capitalize() if "." in kind else kind.upper()) for kind in files
         ],
-        "blocks": [(block, figures.get(block.index), baseline.of_block(block.index)) for block in found.blocks.all()],
+        "blocks": [(block, figures.get(block.index), baseline.of_block(block.index)) for block in planned],
         "baseline": baseline,
         "baseline_policy": modelled.POLICY,
         "savings": [(one, found.policy_a if one.arm == "A" else found.policy_b) for one in baseline.savings],
@@ -164,7 +165,7 @@ def model_baseline(request: HttpRequest, trial_id: int) -> HttpResponse:
 
 
 def _visible(request: HttpRequest, trial_id: int) -> Trial:
-    rows = visibility.of_services(request.user, Trial.objects.select_related("service", "created_by"))
+    rows = visibility.trials(request.user, Trial.objects.select_related("service", "other", "created_by"))
     return get_object_or_404(rows, pk=trial_id)
 
 

@@ -24,9 +24,21 @@ class Trial(models.Model):
 
     A pair is one block of each, in an order that is drawn by `seed`. When the trial is over, the service has its policy
     of before again: `former_policy` and `former_knobs`.
+
+    By sites, `other` is a service with the same model at other sites. It has the policy that `service` has not, at the
+    same time; they swap at each turn (a crossover), and a pair is two turns of both, so that what differs between their
+    sites cancels.
     """
 
     service = models.ForeignKey(Service, on_delete=models.CASCADE, related_name="trials")
+    other = models.ForeignKey(
+        Service,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="For a trial by sites: a service with the same model at other sites. Empty: one service by turns.",
+    )
     policy_a = models.CharField(max_length=40)
     knobs_a = models.JSONField(default=dict, blank=True)
     policy_b = models.CharField(max_length=40)
@@ -45,6 +57,8 @@ class Trial(models.Model):
     ended_why = models.CharField(max_length=300, blank=True, help_text="Why it was cancelled.")
     former_policy = models.CharField(max_length=40, blank=True)
     former_knobs = models.JSONField(default=dict, blank=True)
+    former_policy_other = models.CharField(max_length=40, blank=True)
+    former_knobs_other = models.JSONField(default=dict, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
@@ -56,17 +70,36 @@ class Trial(models.Model):
             models.UniqueConstraint(
                 fields=["service"], condition=Q(state__in=["planned", "running"]), name="trial_one_at_a_time"
             ),
+            models.UniqueConstraint(
+                fields=["other"], condition=Q(state__in=["planned", "running"]), name="trial_one_at_a_time_other"
+            ),
+            models.CheckConstraint(condition=Q(other=None) | ~Q(other=F("service")), name="trial_of_two_services"),
             models.CheckConstraint(condition=Q(warm_up_s__lt=F("block_h") * 3600), name="trial_warm_up_in_block"),
         ]
 
     def __str__(self) -> str:
-        return f"trial {self.pk} of {self.service}: {self.policy_a} and {self.policy_b}"
+        return f"trial {self.pk} of {self.names}: {self.policy_a} and {self.policy_b}"
+
+    @property
+    def services(self) -> list[Service]:
+        return [self.service] if self.other is None else [self.service, self.other]
+
+    @property
+    def names(self) -> str:
+        return " and ".join(service.name for service in self.services)
+
+    def former_of(self, service: Service) -> tuple[str, dict[str, object]]:
+        """Returns policy and knobs that the service had before the trial."""
+        if service.pk == self.other_id:
+            return self.former_policy_other, self.former_knobs_other
+        return self.former_policy, self.former_knobs
 
 
 class TrialBlock(models.Model):
-    """A turn of one of the policies. `switched_at`: when the service got it; empty: it did not."""
+    """A turn of one of the policies at a service. `switched_at`: when the service got it; empty: it did not."""
 
     trial = models.ForeignKey(Trial, on_delete=models.CASCADE, related_name="blocks")
+    service = models.ForeignKey(Service, on_delete=models.CASCADE, related_name="+")
     index = models.PositiveSmallIntegerField()
     arm = models.CharField(max_length=1, choices=[("A", "A"), ("B", "B")])
     starts_at = models.DateTimeField()
@@ -82,4 +115,5 @@ class TrialBlock(models.Model):
 
     @property
     def pair(self) -> int:
-        return self.index // 2
+        """Returns which pair it is in: two turns, each with a block of every service."""
+        return int(self.index // (2 if self.trial.other_id is None else 4))

@@ -34,6 +34,14 @@ def of_services(user: AnyUser, rows: QuerySet[Row]) -> QuerySet[Row]:
     return rows if rights.everywhere(user) else rows.filter(service__in=whole_services(user).values("pk"))
 
 
+def trials(user: AnyUser, rows: QuerySet[Row]) -> QuerySet[Row]:
+    """Leaves those trials all of whose services, of which a trial by sites has two, this person may see whole."""
+    if rights.everywhere(user):
+        return rows
+    own = whole_services(user).values("pk")
+    return rows.filter(Q(other=None) | Q(other__in=own), service__in=own)
+
+
 def decisions(user: AnyUser, rows: QuerySet[Row]) -> QuerySet[Row]:
     """Leaves the decisions of pools at the person's sites, and of services that they may see whole."""
     if rights.everywhere(user):

@@ -14,12 +14,13 @@ from scheduler.models import Trial, TrialBlock
 
 NANO, UG_PER_G = 1e9, 1e6
 
-SPANS = (
-    "unnest(%(indexes)s::int[], %(starts)s::timestamptz[], %(ends)s::timestamptz[]) AS span(index, start_at, end_at)"
-)
+SPANS = """
+unnest(%(indexes)s::int[], %(starts)s::timestamptz[], %(ends)s::timestamptz[], %(services)s::text[],
+       %(service_ids)s::bigint[]) AS span(index, start_at, end_at, service, service_id)
+"""
 AMOUNTS_SQL = f"""
 WITH newest AS (
-    SELECT DISTINCT ON (span.index, s.site_id, s.start_at) span.index, s.id
+    SELECT DISTINCT ON (span.index, s.site_id, s.start_at) span.index, span.service, span.service_id, s.id
     FROM {SPANS} JOIN telemetry_settlement s ON s.start_at >= span.start_at AND s.end_at <= span.end_at
     ORDER BY span.index, s.site_id, s.start_at, s.revision DESC
 )
@@ -27,13 +28,13 @@ SELECT n.index, coalesce(sum(l.energy_uj), 0)::bigint, coalesce(sum(l.carbon_ug)
        coalesce(sum(l.carbon_unknown_uj), 0)::bigint, coalesce(sum(l.cost_nano + l.rental_nano), 0)::bigint,
        coalesce(sum(l.cost_unknown_uj), 0)::bigint, coalesce(sum(l.output_tokens), 0)::bigint
 FROM newest n JOIN telemetry_statementline l ON l.settlement_id = n.id AND l.entry <> 'reversal'
-WHERE l.service = %(service)s OR l.pool_id IN (SELECT id FROM pools_pool WHERE service_id = %(service_id)s)
+WHERE l.service = n.service OR (n.service_id, l.pool_id) IN (SELECT service_id, id FROM pools_pool)
 GROUP BY n.index
 """
 JUDGED_SQL = f"""
 SELECT span.index, count(r.slo_met), count(*) FILTER (WHERE r.slo_met)
 FROM {SPANS} JOIN telemetry_requestrecord r ON r.started_at >= span.start_at AND r.started_at < span.end_at
-WHERE r.started_at >= %(first)s AND r.started_at < %(last)s AND r.service = %(service)s
+WHERE r.started_at >= %(first)s AND r.started_at < %(last)s AND r.service = span.service
 GROUP BY span.index
 """
 
@@ -46,6 +47,7 @@ class BlockFigures:
     index: int
     pair: int
     arm: str
+    service: str
     starts_at: datetime
     ends_at: datetime
     left_out: str
@@ -72,31 +74,39 @@ def figures(
     """
     if not blocks:
         return ()
-    starts = [counted_from(trial, block) for block in blocks]
+    starts, names = [counted_from(trial, block) for block in blocks], {one.pk: one.name for one in trial.services}
     params = {
         "indexes": [block.index for block in blocks],
         "starts": starts,
         "ends": [block.ends_at for block in blocks],
         "first": min(starts),
         "last": max(block.ends_at for block in blocks),
-        "service": trial.service.name,
-        "service_id": trial.service_id,
+        "services": [names[block.service_id] for block in blocks],
+        "service_ids": [block.service_id for block in blocks],
     }
     amounts, judged = _by_index(AMOUNTS_SQL, params), _by_index(JUDGED_SQL, params)
     return tuple(
-        _figures(block, why, amounts.get(block.index, (0,) * 6), judged.get(block.index, (0, 0)), one_currency)
+        _figures(
+            block,
+            names[block.service_id],
+            why,
+            amounts.get(block.index, (0,) * 6),
+            judged.get(block.index, (0, 0)),
+            one_currency,
+        )
         for block, why in zip(blocks, left_out, strict=True)
     )
 
 
 def _figures(
-    block: TrialBlock, left_out: str, amounts: Sequence[int], judged: Sequence[int], one_currency: bool
+    block: TrialBlock, service: str, left_out: str, amounts: Sequence[int], judged: Sequence[int], one_currency: bool
 ) -> BlockFigures:
     energy_uj, carbon_ug, no_carbon_uj, cost_nano, no_cost_uj, tokens = amounts
     return BlockFigures(
         index=block.index,
         pair=block.pair,
         arm=block.arm,
+        service=service,
         starts_at=block.starts_at,
         ends_at=block.ends_at,
         left_out=left_out,

@@ -144,7 +144,7 @@ def _saved(metered: float | None, model: float | None) -> float | None:
 
 
 def run(job_id: int) -> bool:
-    """Models the baseline of a queued job's trial. What goes wrong stands on the job. Returns whether it is done."""
+    """Computes the baseline of a queued job's trial. What goes wrong stands on the job. Returns whether it is done."""
     if not Job.objects.filter(pk=job_id, state=JobState.QUEUED).update(
         state=JobState.RUNNING, started_at=timezone.now()
     ):
@@ -167,8 +167,8 @@ def run(job_id: int) -> bool:
 def _run(job_id: int) -> dict[str, Any] | None:
     """Returns the result; None: somebody asked for the job to be stopped."""
     job = Job.objects.get(pk=job_id)
-    trial = Trial.objects.select_related("service").get(pk=job.parameters["trial"])
-    blocks = {block.index: block for block in trial.blocks.all()}
+    trial = Trial.objects.select_related("service", "other").get(pk=job.parameters["trial"])
+    blocks = {block.index: block for block in trial.blocks.select_related("service")}
     counted = [block for block in outcome.of(trial).blocks if not block.left_out]
     found = []
     for n, block in enumerate(counted):
@@ -183,14 +183,13 @@ def _block(trial: Trial, block: TrialBlock) -> ModelledBlock:
     """Replays what the block's service served after the warm-up, on its sites' GPUs."""
     from telemetry.reports import baseline  # brings the simulator, which pages do without
 
-    site_ids = _site_ids(trial.service)
+    service = block.service
+    site_ids = _site_ids(service)
     start_s, end_s = int(counted_from(trial, block).timestamp()), int(block.ends_at.timestamp())
     version = ledger_source.newest_version() or 0
     scope = Scope(Period("", "UTC", start_s, end_s), version, site_ids)
     try:
-        made = baseline.replayed(
-            site_ids, start_s, end_s, ledger_source.intensities_ug_per_uj(scope), trial.service.name
-        )
+        made = baseline.replayed(site_ids, start_s, end_s, ledger_source.intensities_ug_per_uj(scope), service.name)
     except BadReport as error:
         return ModelledBlock(block.index, None, None, None, error.message)
     carbon_g = None if made.location_ug is None else made.location_ug / UG_PER_G

@@ -6,11 +6,14 @@ out is named with its reason.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from django.db.models import Max
+
 from core.accounting.paired_differences import PairedDifference, paired_difference, paired_ratio
-from pools.models import Service, Site
+from pools.models import Pool, Site, Slo
 from scheduler.models import Trial
 
 from . import block_figures, disturbances
@@ -79,41 +82,69 @@ ROWS: tuple[tuple[str, str, str, bool, Callable[[BlockFigures], float | None]], 
 
 
 def of(trial: Trial) -> Outcome:
-    """Returns the figures of all blocks that have begun, and the differences of pairs that count. Nine queries, however
+    """Returns the figures of all blocks that have begun, and the differences of pairs that count. Ten queries, however
     many blocks there are."""
-    sites = list(Site.objects.filter(pools__service=trial.service).distinct())
-    currencies = {site.currency for site in sites}
+    sites = _sites(trial)
+    currencies = {site.currency for own in sites.values() for site in own}
     currency = currencies.pop() if len(currencies) == 1 else ""
     begun = [block for block in trial.blocks.all() if block.switched_at is not None]
     left_out = disturbances.left_out(trial, begun, sites)
     blocks = block_figures.figures(trial, begun, left_out, bool(currency))
-    return Outcome(blocks, differences(blocks), currency, _objective(trial.service))
+    return Outcome(blocks, differences(blocks), currency, _objective(trial))
 
 
-def _objective(service: Service) -> float | None:
-    """Returns the share of requests that is to keep every objective: the strictest of the service's own."""
-    found = max((slo.percentile for slo in service.slos.all()), default=None)
+def _sites(trial: Trial) -> dict[int, list[Site]]:
+    """Returns the sites of each of the trial's services."""
+    found: dict[int, dict[int, Site]] = {service.pk: {} for service in trial.services}
+    for pool in Pool.objects.filter(service__in=trial.services).select_related("site").order_by("site__rank", "pk"):
+        found[pool.service_id][pool.site_id] = pool.site
+    return {service: list(own.values()) for service, own in found.items()}
+
+
+def _objective(trial: Trial) -> float | None:
+    """Returns the share of requests that is to keep every objective: the strictest of the services' own."""
+    found = Slo.objects.filter(service__in=trial.services).aggregate(most=Max("percentile"))["most"]
     return None if found is None else found / 100.0
 
 
 def differences(blocks: Sequence[BlockFigures]) -> tuple[Difference, ...]:
-    """Compares the blocks by pairs. A pair counts for a row where both of its blocks have the value."""
-    arms = {(block.pair, block.arm): block for block in blocks if not block.left_out}
-    whole = [(a, arms[pair, "B"]) for (pair, arm), a in sorted(arms.items()) if arm == "A" and (pair, "B") in arms]
+    """Compares the blocks by pairs. A pair counts for a row where all of its blocks have the value.
+
+    A pair of a trial by sites has two blocks of each arm, one at each service. Its value of an arm is their mean, the
+    geometric one where the difference is a ratio: that of the pair is then the geometric mean of B / A within each
+    service, in which what differs between the services cancels, and what changed with time for both alike does too.
+    """
+    services = len({block.service for block in blocks})
+    arms: dict[tuple[int, str], list[BlockFigures]] = {}
+    for block in blocks:
+        if not block.left_out:
+            arms.setdefault((block.pair, block.arm), []).append(block)
+    whole = [
+        (arms[pair, "A"], arms[pair, "B"])
+        for pair in sorted({pair for pair, _ in arms})
+        if all(len(arms.get((pair, arm), ())) == services for arm in ("A", "B"))
+    ]
     return tuple(_difference(whole, *row) for row in ROWS)
 
 
+def _mean(values: Sequence[float | None], share: bool) -> float | None:
+    """Returns the mean of an arm's values of a pair; None: one is not known, or has no ratio."""
+    known = [value for value in values if value is not None and (value > 0.0 or not share)]
+    if len(known) < len(values):
+        return None
+    return math.prod(known) ** (1.0 / len(known)) if share else sum(known) / len(known)
+
+
 def _difference(
-    pairs: Sequence[tuple[BlockFigures, BlockFigures]],
+    pairs: Sequence[tuple[Sequence[BlockFigures], Sequence[BlockFigures]]],
     key: str,
     label: str,
     unit: str,
     share: bool,
     value: Callable[[BlockFigures], float | None],
 ) -> Difference:
-    both = [(x, y) for a, b in pairs if (x := value(a)) is not None and (y := value(b)) is not None]
-    if share:
-        both = [(x, y) for x, y in both if x > 0.0 and y > 0.0]
+    means = [(_mean([*map(value, a)], share), _mean([*map(value, b)], share)) for a, b in pairs]
+    both = [(x, y) for x, y in means if x is not None and y is not None]
     if not both:
         return Difference(key, label, unit, share, None, None, None)
     a, b = zip(*both, strict=True)

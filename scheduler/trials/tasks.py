@@ -27,7 +27,7 @@ def turn_trials() -> int:
 
 @shared_task(acks_late=False, time_limit=LIMIT_S)
 def model_baseline(job_id: int) -> bool:
-    """Models the baseline of a trial. Not given to another worker when this one is lost."""
+    """Computes the baseline of a trial. Not given to another worker when this one is lost."""
     return modelled.run(job_id)
 
 

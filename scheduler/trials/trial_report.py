@@ -14,6 +14,12 @@ from .block_figures import BlockFigures
 from .modelled import POLICY, Modelled
 from .outcome import Difference, Outcome
 
+TURNS = "The two policies took turns on the service."
+CROSSOVER = (
+    "Each policy ran at one of the two services while the other policy ran at the other, and they swapped at each turn "
+    "(a crossover). A pair is two turns; its value of a policy is the mean of its blocks at both services (geometric "
+    "where the difference is a ratio), so that what differs between the sites cancels."
+)
 DIFFERENCES, BLOCKS, BASELINE = "Differences", "Blocks", "Baseline (modelled)"
 DIFFERENCE_COLUMNS = (
     FigureColumn("figure", "Figure"),
@@ -30,6 +36,7 @@ DIFFERENCE_COLUMNS = (
 BLOCK_COLUMNS = (
     FigureColumn("block", "Block", 0),
     FigureColumn("pair", "Pair", 0),
+    FigureColumn("service", "Service"),
     FigureColumn("policy", "Policy"),
     FigureColumn("from_utc", "From (UTC)"),
     FigureColumn("to_utc", "To (UTC)"),
@@ -57,7 +64,7 @@ BASELINE_COLUMNS = (
 def report(trial: Trial, found: Outcome, baseline: Modelled, now: datetime) -> FigureReport:
     """Returns the report of what a trial has shown by `now`, with its modelled baseline where there is one."""
     return FigureReport(
-        title=f"Trial {trial.pk}: {trial.policy_b} against {trial.policy_a}, {trial.service.name}",
+        title=f"Trial {trial.pk}: {trial.policy_b} against {trial.policy_a}, {trial.names}",
         organisation=settings.GREENSERVE_ORGANISATION,
         made=now,
         facts=_facts(trial, found),
@@ -83,7 +90,7 @@ def _facts(trial: Trial, found: Outcome) -> tuple[tuple[str, str], ...]:
     objective = "none" if found.objective is None else f"{100 * found.objective:.6g} % of requests keep every objective"
     return (
         ("organisation", settings.GREENSERVE_ORGANISATION),
-        ("service", trial.service.name),
+        ("service" if trial.other is None else "services, one at each set of sites", trial.names),
         ("A", _policy(trial.policy_a, trial.knobs_a)),
         ("B", _policy(trial.policy_b, trial.knobs_b)),
         ("plan", f"{trial.pairs} pairs of blocks of {trial.block_h} h from {_moment(trial.begins_at)}"),
@@ -112,7 +119,8 @@ def _difference(row: Difference, found: Outcome) -> tuple[Figure, ...]:
 def _block(trial: Trial, block: BlockFigures, baseline: Modelled) -> tuple[Figure, ...]:
     model = baseline.of_block(block.index)
     return (
-        *(block.index + 1, block.pair + 1, _arm(trial, block.arm), _moment(block.starts_at), _moment(block.ends_at)),
+        *(block.index + 1, block.pair + 1, block.service, _arm(trial, block.arm)),
+        *(_moment(block.starts_at), _moment(block.ends_at)),
         *(block.energy_j, block.carbon_g, block.cost, block.output_tokens, block.attainment),
         *(None if model is None else model.energy_j, block.left_out),
     )
@@ -153,8 +161,9 @@ def _notes(trial: Trial, found: Outcome) -> tuple[str, ...]:
         f"Cost is in {found.currency}: " if found.currency else "The sites have several currencies: no common cost; "
     )
     return (
-        f"The two policies took turns on the service. Each block counts without its first {trial.warm_up_s} s; a block "
-        "that is provisional or was disturbed is left out with its pair.",
+        TURNS if trial.other is None else CROSSOVER,
+        f"Each block counts without its first {trial.warm_up_s} s; a block that is provisional or was disturbed is "
+        "left out with its pair.",
         "Energy, carbon and cost differ by the geometric mean of B / A over pairs; the 95 % interval is Student's "
         "t-interval of the logarithms. SLO attainment differs by the mean of B - A. An interval needs two pairs.",
         "If an interval has zero in it, the trial has shown no difference.",
@@ -164,7 +173,7 @@ def _notes(trial: Trial, found: Outcome) -> tuple[str, ...]:
 
 
 def _warnings(trial: Trial, found: Outcome) -> tuple[str, ...]:
-    simulated = Node.objects.filter(cluster__site__pools__service=trial.service, simulated=True).exists()
+    simulated = Node.objects.filter(cluster__site__pools__service__in=trial.services, simulated=True).exists()
     unsettled = any(block.left_out.startswith("provisional") for block in found.blocks)
     provisional = trial.state in (TrialState.PLANNED, TrialState.RUNNING) or unsettled
     return (*(("contains synthetic data",) if simulated else ()), *(("provisional",) if provisional else ()))

@@ -1,5 +1,8 @@
 """Plans trials, switches policies at the turn of a block, and ends trials.
 
+A trial of one service alternates the policies in time. One by sites has a second service, which always has the policy
+that the first has not: a policy is a service's, wherever it runs, so that two sites with two policies are two services.
+
 A switch is the change of a service's policy that a person makes too: checked, published and on the audit trail, where
 the trial's own entry stands beside it.
 """
@@ -8,10 +11,12 @@ from __future__ import annotations
 
 import random
 import secrets
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from pools.access import audit
@@ -23,6 +28,7 @@ from scheduler.operations import records
 from scheduler.operations.configure import changes
 
 ARMS = ("A", "B")
+SWAPPED = {"A": "B", "B": "A"}
 OPEN = (TrialState.PLANNED, TrialState.RUNNING)
 
 
@@ -50,24 +56,51 @@ def plan(actor: Actor, trial: Trial) -> Trial:
     if (trial.policy_a, trial.knobs_a) == (trial.policy_b, trial.knobs_b):
         raise ValidationError({"policy_b": "another policy, or other knobs, than A: there is nothing to compare"})
     for field, (policy, knobs) in {"policy_a": _arm(trial, "A"), "policy_b": _arm(trial, "B")}.items():
-        _check(trial.service, field, policy, knobs)
-    if Trial.objects.filter(service=trial.service, state__in=OPEN).exists():
-        raise ValidationError({"service": "has a trial already: wait for its end, or cancel it"})
-    trial.full_clean(exclude=["former_policy"])
+        for service in trial.services:
+            _check(service, field, policy, knobs)
+    _check_services(trial)
+    trial.full_clean(exclude=["former_policy", "former_policy_other"])
     trial.save()
-    length = timedelta(hours=trial.block_h)
-    TrialBlock.objects.bulk_create(
-        TrialBlock(
-            trial=trial,
-            index=n,
-            arm=arm,
-            starts_at=trial.begins_at + n * length,
-            ends_at=trial.begins_at + (n + 1) * length,
-        )
-        for n, arm in enumerate(order(trial.pairs, trial.seed))
-    )
+    TrialBlock.objects.bulk_create(_blocks(trial))
     audit.record(actor, "planned", trial, None, audit.values(trial))
     return trial
+
+
+def _blocks(trial: Trial) -> Iterator[TrialBlock]:
+    """Yields a block of every service for each turn; the second service has the arm that the first has not."""
+    length, services = timedelta(hours=trial.block_h), trial.services
+    for n, arm in enumerate(order(trial.pairs, trial.seed)):
+        for side, service in enumerate(services):
+            yield TrialBlock(
+                trial=trial,
+                service=service,
+                index=n * len(services) + side,
+                arm=SWAPPED[arm] if side else arm,
+                starts_at=trial.begins_at + n * length,
+                ends_at=trial.begins_at + (n + 1) * length,
+            )
+
+
+def _check_services(trial: Trial) -> None:
+    """Raises ValidationError unless the services are in no other trial and, by sites, can be compared."""
+    services = list(
+        Service.objects.select_for_update().filter(pk__in=[one.pk for one in trial.services]).order_by("pk")
+    )
+    busy = Trial.objects.filter(Q(service__in=services) | Q(other__in=services), state__in=OPEN)
+    for field, service in (("service", trial.service), ("other", trial.other)):
+        if service is not None and busy.filter(Q(service=service) | Q(other=service)).exists():
+            raise ValidationError({field: "has a trial already: wait for its end, or cancel it"})
+    if trial.other is None:
+        return
+    if trial.other == trial.service:
+        raise ValidationError({"other": "another service than the first; leave it empty for one service by turns"})
+    if trial.other.model_card_id != trial.service.model_card_id:
+        raise ValidationError({"other": "offers another model: what the policies use could not be compared"})
+    own, others = (set(service.pools.values_list("site__name", flat=True)) for service in trial.services)
+    if shared := sorted(own & others):
+        raise ValidationError({"other": f"runs at {shared[0]} too: each service needs sites of its own"})
+    if not own or not others:
+        raise ValidationError({"other" if own else "service": "has no pool: there is nothing to measure"})
 
 
 @transaction.atomic
@@ -79,9 +112,9 @@ def cancel(actor: Actor, trial: Trial, why: str) -> Trial:
         PermissionDenied: The actor may not operate all of the service.
     """
     records.require_right(actor)
-    found = Trial.objects.select_for_update(of=("self",)).select_related("service").get(pk=trial.pk)
+    found = Trial.objects.select_for_update(of=("self",)).select_related("service", "other").get(pk=trial.pk)
     if found.state in OPEN:
-        _end(actor, found, TrialState.CANCELLED, records.reason_of(why))
+        _end(actor, found, TrialState.CANCELLED, records.reason_of(why), found.services)
     return found
 
 
@@ -92,33 +125,58 @@ def turn(now: datetime) -> int:
 
 
 @transaction.atomic
-def _turn(pk: int, now: datetime) -> bool:
-    trial = Trial.objects.select_for_update(of=("self",)).select_related("service", "created_by").get(pk=pk)
+def _turn(pk: int, now: datetime) -> int:
+    related = ("service", "other", "created_by")
+    trial = Trial.objects.select_for_update(of=("self",)).select_related(*related).get(pk=pk)
     if trial.state not in OPEN:
-        return False
-    actor, service = Actor(), trial.service
-    last = trial.blocks.filter(switched_at__isnull=False).last()
-    if not active_operations.acts(service):
-        _end(actor, trial, TrialState.CANCELLED, "The service's control mode does not act any more.", back=False)
-        return False
-    if last is not None and (service.policy, service.knobs) != _arm(trial, last.arm):
-        _end(actor, trial, TrialState.CANCELLED, "Somebody configured another policy.", back=False)
-        return False
-    block = trial.blocks.filter(starts_at__lte=now, ends_at__gt=now).first()
-    if block is None:
-        _end(actor, trial, TrialState.DONE, "")
-        return last is not None
-    if block.switched_at is not None:
-        return False
-    if trial.state == TrialState.PLANNED:
-        trial.state, trial.former_policy, trial.former_knobs = TrialState.RUNNING, service.policy, service.knobs
-        trial.save(update_fields=["state", "former_policy", "former_knobs"])
-    _switch(actor, trial, *_arm(trial, block.arm))
-    block.switched_at = now
-    block.save(update_fields=["switched_at"])
-    after = {"block": block.index + 1, "arm": block.arm, "policy": service.policy, "knobs": service.knobs}
-    audit.record(actor, "switched", trial, None, after)
-    return True
+        return 0
+    services, last = trial.services, _last(trial)
+    still = [service for service in services if active_operations.acts(service)]
+    if len(still) < len(services):
+        why = f"{_whose(trial, still)} control mode does not act any more."
+        return _end(Actor(), trial, TrialState.CANCELLED, why, [one for one in still if _has(one, trial, last)])
+    own = [service for service in services if service.pk not in last or _has(service, trial, last)]
+    if len(own) < len(services):
+        return _end(Actor(), trial, TrialState.CANCELLED, "Somebody configured another policy.", own)
+    blocks = list(trial.blocks.filter(starts_at__lte=now, ends_at__gt=now))
+    if not blocks:
+        return _end(Actor(), trial, TrialState.DONE, "", services)
+    due = [block for block in blocks if block.switched_at is None]
+    if due and trial.state == TrialState.PLANNED:
+        _begin(trial)
+    for block in due:
+        service = next(one for one in services if one.pk == block.service_id)
+        _switch(Actor(), service, *_arm(trial, block.arm))
+        block.switched_at = now
+        block.save(update_fields=["switched_at"])
+        after = {"block": block.index + 1, "arm": block.arm, "policy": service.policy, "knobs": service.knobs}
+        audit.record(Actor(), "switched", trial, None, after)
+    return len(due)
+
+
+def _last(trial: Trial) -> dict[int, str]:
+    """Returns the arm that each service got last, of those that got one."""
+    return {block.service_id: block.arm for block in trial.blocks.filter(switched_at__isnull=False).order_by("index")}
+
+
+def _has(service: Service, trial: Trial, last: Mapping[int, str]) -> bool:
+    """Says whether the service has the policy that the trial gave it last."""
+    return service.pk in last and (service.policy, service.knobs) == _arm(trial, last[service.pk])
+
+
+def _whose(trial: Trial, still: Collection[Service]) -> str:
+    if trial.other is None:
+        return "The service's"
+    return f"{next(one for one in trial.services if one not in still)}'s"
+
+
+def _begin(trial: Trial) -> None:
+    trial.state = TrialState.RUNNING
+    trial.former_policy, trial.former_knobs = trial.service.policy, trial.service.knobs
+    if trial.other is not None:
+        trial.former_policy_other, trial.former_knobs_other = trial.other.policy, trial.other.knobs
+    names = ("former_policy", "former_knobs", "former_policy_other", "former_knobs_other")
+    trial.save(update_fields=["state", *names])
 
 
 def _arm(trial: Trial, arm: str) -> tuple[str, dict[str, object]]:
@@ -135,16 +193,18 @@ def _check(service: Service, field: str, policy: str, knobs: dict[str, object]) 
         raise ValidationError({field: " ".join(error.messages)}) from None
 
 
-def _switch(actor: Actor, trial: Trial, policy: str, knobs: dict[str, object]) -> None:
-    trial.service.policy, trial.service.knobs = policy, dict(knobs)
-    changes.update(actor, trial.service)
+def _switch(actor: Actor, service: Service, policy: str, knobs: dict[str, object]) -> None:
+    service.policy, service.knobs = policy, dict(knobs)
+    changes.update(actor, service)
 
 
-def _end(actor: Actor, trial: Trial, state: TrialState, why: str, back: bool = True) -> None:
-    """Ends a trial; `back`: the service has its policy of before again."""
-    before = audit.values(trial)
-    if back and trial.state == TrialState.RUNNING:
-        _switch(Actor(), trial, trial.former_policy, trial.former_knobs)
+def _end(actor: Actor, trial: Trial, state: TrialState, why: str, back: Collection[Service]) -> int:
+    """Ends a trial. Returns how many services have their policy of before again: those of `back`, if it had begun."""
+    before, restored = audit.values(trial), 0
+    for service in back if trial.state == TrialState.RUNNING else ():
+        _switch(Actor(), service, *trial.former_of(service))
+        restored += 1
     trial.state, trial.ended_why = state, why
     trial.save(update_fields=["state", "ended_why"])
     audit.record(actor, str(state), trial, before, audit.values(trial))
+    return restored

@@ -164,7 +164,7 @@ def _of_days(month: Month, uses: Sequence[Use], begun: datetime) -> list[Figures
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What one amount of a month comes to. None: not known; `used_up_at`: when the budget is, if within the month."""
+    """The forecast of one amount of a month. None: not known; `used_up_at`: when the budget is, if within the month."""
 
     forecast: MonthForecast | None
     used_up_at: datetime | None

@@ -55,9 +55,9 @@ def of_everything(actor: Actor, now: datetime | None = None) -> seed.Seeded:
         trial = Trial.objects.create(
             service=seeded.service, policy_a="single_pool", policy_b="freesh", begins_at=now, seed=n, state="done"
         )
-        TrialBlock.objects.create(
-            trial=trial, index=0, arm="A", starts_at=now, ends_at=now + timedelta(hours=24), switched_at=now
-        )
+        block = TrialBlock(trial=trial, service=trial.service, index=0, arm="A", starts_at=now, switched_at=now)
+        block.ends_at = now + timedelta(hours=24)
+        block.save()
         moments = {"since": now, "opened_at": now, "last_seen_at": now, "acknowledged_by": actor.user if n else None}
         Alert.objects.create(rule="r", subject=f"{n}", level="bad", summary="s", step="s", threshold=1.0, **moments)
         AlertSilence.objects.create(rule="r", created_by=actor.user, created_at=now, expires_at=soon)

@@ -31,23 +31,27 @@ from ..rest.references import KeyField, named
 
 
 class TrialBlockSerializer(serializers.ModelSerializer):
-    """A turn of policy A or B; `switched_at` is null until the service got it."""
+    """A turn of policy A or B at a service; `switched_at` is null until the service got it."""
+
+    service = serializers.CharField(source="service.name", read_only=True)
 
     class Meta:
         model = TrialBlock
-        fields = ("index", "pair", "arm", "starts_at", "ends_at", "switched_at")
+        fields = ("index", "pair", "service", "arm", "starts_at", "ends_at", "switched_at")
 
 
 class TrialSerializer(serializers.ModelSerializer):
-    """A trial of policies A and B. `state`: planned, running, done or cancelled (`ended_why`)."""
+    """A trial of policies A and B. `state`: planned, running, done or cancelled (`ended_why`). `other`: the second
+    service of a trial by sites, which has the policy that `service` has not."""
 
     service = serializers.CharField(source="service.name", read_only=True)
+    other = named("other.name")
     created_by = named("created_by.username")
 
     class Meta:
         model = Trial
         fields: tuple[str, ...] = (
-            *("id", "service", "policy_a", "knobs_a", "policy_b", "knobs_b", "block_h", "pairs", "warm_up_s"),
+            *("id", "service", "other", "policy_a", "knobs_a", "policy_b", "knobs_b", "block_h", "pairs", "warm_up_s"),
             *("begins_at", "state", "ended_why", "reason", "created_at", "created_by"),
         )
 
@@ -77,7 +81,7 @@ class SavingSerializer(serializers.Serializer):
 
 
 class TrialBaseline(serializers.Serializer):
-    """The energy and carbon that `policy` would have taken for the same requests: modelled. `state` is the newest job's."""
+    """The energy and carbon of the same requests under `policy`: modelled. `state` is the newest job's."""
 
     policy = serializers.SerializerMethodField()
     job = serializers.UUIDField(source="job.uid")
@@ -97,12 +101,16 @@ class TrialDetailSerializer(TrialSerializer):
     (`difference`: of `share` rows a share of A's, of others in the unit), and its modelled `baseline` (null: nobody has
     asked for it)."""
 
-    blocks = TrialBlockSerializer(many=True, read_only=True)
+    blocks = serializers.SerializerMethodField()
     outcome = serializers.SerializerMethodField()
     baseline = serializers.SerializerMethodField()
 
     class Meta(TrialSerializer.Meta):
         fields = (*TrialSerializer.Meta.fields, "blocks", "outcome", "baseline")
+
+    @extend_schema_field(TrialBlockSerializer(many=True))
+    def get_blocks(self, trial: Trial) -> Any:
+        return TrialBlockSerializer(trial.blocks.select_related("service"), many=True).data
 
     def _outcome(self, trial: Trial) -> Outcome:
         found: Outcome | None = self.context.get("outcome")
@@ -121,9 +129,11 @@ class TrialDetailSerializer(TrialSerializer):
 
 
 class NewTrial(Body):
-    """The trial to plan; blocks of `block_h` hours, a pair for each of `pairs`, from `begins_at` on."""
+    """The trial to plan; blocks of `block_h` hours, a pair for each of `pairs`, from `begins_at` on. With `other` it is
+    one by sites: the two services swap the policies at each turn."""
 
     service = KeyField(queryset=Service.objects.all())
+    other = KeyField(queryset=Service.objects.all(), required=False, allow_null=True)
     policy_a = serializers.CharField(max_length=40)
     knobs_a = serializers.DictField(default=dict)
     policy_b = serializers.CharField(max_length=40)
@@ -140,9 +150,9 @@ class CancelTrial(Body):
 
 
 class TrialViewSet(ReadOnly):
-    """Trials, the newest first. They are for who may see all sites of their service."""
+    """Trials, the newest first. They are for who may see all sites of their services."""
 
-    queryset = Trial.objects.select_related("service", "created_by")
+    queryset = Trial.objects.select_related("service", "other", "created_by")
     ordering = ("-id",)
     filterset_class = filterset(Trial, service="service__name", state="state", created_after="created_at__gt")
 
@@ -150,7 +160,7 @@ class TrialViewSet(ReadOnly):
         return TrialSerializer if self.action == "list" else TrialDetailSerializer
 
     def get_queryset(self) -> QuerySet[Any]:
-        return visibility.of_services(self.request.user, super().get_queryset())
+        return visibility.trials(self.request.user, super().get_queryset())
 
     @extend_schema(request=NewTrial, responses={201: TrialDetailSerializer})
     @idempotent

@@ -46,7 +46,7 @@ def trial(redis_client) -> Trial:
         start = moment(START) + n * FIVE
         begun = start if n < 2 else None
         TrialBlock.objects.create(
-            trial=found, index=n, arm=arm, starts_at=start, ends_at=start + FIVE, switched_at=begun
+            trial=found, service=service, index=n, arm=arm, starts_at=start, ends_at=start + FIVE, switched_at=begun
         )
     return found
 

@@ -210,7 +210,7 @@ def test_outcome_takes_as_many_queries_for_many_blocks_as_for_few(seeded, django
     many = ran(seeded, (0.8,) * 5, NEW_YEAR + 24 * HOUR)
     for trial in (few, many):
         found = Trial.objects.select_related("service").get(pk=trial.pk)
-        with django_assert_num_queries(9):
+        with django_assert_num_queries(10):
             outcome.of(found)
 
 
