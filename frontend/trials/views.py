@@ -107,7 +107,7 @@ def trial(request: HttpRequest, trial_id: int) -> HttpResponse:
         "rows": [_words(row, shown) for row in shown.differences],
         "objective": shown.objective,
         "files": [
-            (kind, kind.replace(".csv", ", CSV").capitalize() if "." in kind else kind.upper()) for kind in files
+            (kind, kind.capitalize().replace(".csv", ", CSV") if "." in kind else kind.upper()) for kind in files
         ],
         "blocks": [(block, figures.get(block.index), baseline.of_block(block.index)) for block in planned],
         "baseline": baseline,

@@ -113,7 +113,7 @@ def _carbon_kg(figures: Figures | None) -> float | None:
 def _used(month: Month, budget: Budget, sides: Sequence[Side], threshold: float) -> Reading:
     """Reads the fuller side. Where one is not known the other is enough to raise an alert, and not to end one."""
     known = sorted((one for one in sides if one.so_far is not None), key=lambda one: -(one.used or 0.0))
-    said = [f"{one.used:.0%} of the {one.name} is used, {one.words(one.so_far or 0.0)}" for one in known]
+    said = [f"{_percent(one.used)} of the {one.name} is used, {one.words(one.so_far or 0.0)}" for one in known]
     said += [f"of the {one.name} it is not known: {_why(month, one)}" for one in sides if one.so_far is None]
     words = f"Budget of {_name(budget)}, {month.words}: {'; '.join(said)} ({_until(month)})"
     value = _whole([one.used for one in sides], threshold)
@@ -132,9 +132,8 @@ def _forecast(month: Month, budget: Budget, sides: Sequence[Side], threshold: fl
 def _foretold(month: Month, side: Side) -> str:
     forecast, at = side.outlook.forecast, side.outlook.used_up_at
     assert forecast is not None
-    words = (
-        f"{side.comes_to:.0%} of the {side.name}, {side.words(forecast.value)}, at the pace of the newest {DAYS} days"
-    )
+    most = f"{_percent(side.comes_to)} of the {side.name}, {side.words(forecast.value)}"
+    words = f"{most}, at the pace of the newest {DAYS} days"
     if at is None:
         return words
     return f"{words}; used up {'already' if at <= month.until else f'on {at:%-d %B}'}"
@@ -148,6 +147,10 @@ def _whole(shares: Sequence[float | None], threshold: float) -> float | None:
     """Returns the largest share; None where one is not known and the others do not say enough."""
     most = max((share for share in shares if share is not None), default=None)
     return most if most is None or None not in shares or most >= threshold else None
+
+
+def _percent(share: float | None) -> str:
+    return f"{(share or 0.0) * 100:.0f} %"
 
 
 def _why(month: Month, side: Side) -> str:

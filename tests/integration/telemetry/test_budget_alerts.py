@@ -78,8 +78,8 @@ def test_budget_warns_from_four_fifths_on_and_is_critical_when_used_up(seeded):
     assert (found.subject, found.level, found.unit) == (SUBJECT, "warn", "share")
     assert found.value == pytest.approx(SO_FAR / 90)
     assert found.summary == (
-        "Budget of Acme, March 2026: 88% of the money is used, 79.00 of 90.00 USD; 8% of the carbon is used, 79.00 of "
-        "1,000.00 kgCO₂e (settled until 20 March 18:00 UTC)"
+        "Budget of Acme, March 2026: 88 % of the money is used, 79.00 of 90.00 USD; 8 % of the carbon is used, 79.00 "
+        "of 1,000.00 kgCO₂e (settled until 20 March 18:00 UTC)"
     )
     assert "tenant's page" in found.step
     Budget.objects.filter(pk=own.pk).update(amount=79)
@@ -91,7 +91,9 @@ def test_fuller_side_of_a_budget_counts_when_it_has_two(seeded):
     budget(seeded, amount=1000, currency="USD", carbon_kg=90)
     found = look()["budget_used"]
     assert found.value == pytest.approx(SO_FAR / 90)
-    assert found.summary.startswith("Budget of Acme, March 2026: 88% of the carbon is used, 79.00 of 90.00 kgCO₂e; 8%")
+    assert found.summary.startswith(
+        "Budget of Acme, March 2026: 88 % of the carbon is used, 79.00 of 90.00 kgCO₂e; 8 %"
+    )
 
 
 def test_forecast_warns_with_the_day_on_which_the_budget_is_used_up(seeded):
@@ -102,7 +104,7 @@ def test_forecast_warns_with_the_day_on_which_the_budget_is_used_up(seeded):
     assert (alert.subject, alert.level) == (SUBJECT, "warn")
     assert alert.value == pytest.approx(31 * DAILY / 110)
     assert alert.summary == (
-        "Budget of Acme, March 2026, by the forecast (modelled): 113% of the money, 124.00 of 110.00 USD, at the pace "
+        "Budget of Acme, March 2026, by the forecast (modelled): 113 % of the money, 124.00 of 110.00 USD, at the pace "
         "of the newest 7 days; used up on 28 March"
     )
 
