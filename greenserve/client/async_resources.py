@@ -3262,7 +3262,7 @@ class AsyncTrials:
         page_size: int = PAGE_SIZE,
     ) -> AsyncRows[m.Trial]:
         """Returns the rows, a page at a time. Trials, the newest first. They are for who may see all sites of their
-        service.
+        services.
 
         Args:
             created_after: Only those after this.
@@ -3280,7 +3280,7 @@ class AsyncTrials:
         )
 
     async def get(self, id: int, /) -> m.TrialDetail:
-        """Returns one. Trials, the newest first. They are for who may see all sites of their service."""
+        """Returns one. Trials, the newest first. They are for who may see all sites of their services."""
         return await self._transport.read(Call("GET", f"trials/{segment(id)}/"), m.TrialDetail)
 
     async def baseline(self, id: int, /, *, idempotency_key: str | None = None) -> m.TrialDetail:

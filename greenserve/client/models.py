@@ -1425,7 +1425,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """A trial of policies A and B. `state`: planned, running, done or cancelled (`ended_why`).
+    """A trial of policies A and B. `state`: planned, running, done or cancelled (`ended_why`). `other`: the second
+    service of a trial by sites, which has the policy that `service` has not.
 
     Attributes:
         block_h: Hours of a block.
@@ -1436,6 +1437,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     id: int
     service: str
+    other: str | None
     policy_a: str
     knobs_a: dict[str, Any]
     policy_b: str
@@ -1452,8 +1454,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialBaseline(msgspec.Struct, frozen=True, kw_only=True):
-    """The energy and carbon that `policy` would have taken for the same requests: modelled. `state` is the newest
-    job's.
+    """The energy and carbon of the same requests under `policy`: modelled. `state` is the newest job's.
 
     Attributes:
         progress: Share done, 0 to 1.
@@ -1471,10 +1472,15 @@ class TrialBaseline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn of policy A or B; `switched_at` is null until the service got it."""
+    """A turn of policy A or B at a service; `switched_at` is null until the service got it.
+
+    Attributes:
+        pair: Returns which pair it is in: two turns, each with a block of every service.
+    """
 
     index: int
     pair: int
+    service: str
     arm: Arm
     starts_at: Time
     ends_at: Time
@@ -1495,6 +1501,7 @@ class TrialDetail(msgspec.Struct, frozen=True, kw_only=True):
 
     id: int
     service: str
+    other: str | None
     policy_a: str
     knobs_a: dict[str, Any]
     policy_b: str
@@ -2311,9 +2318,12 @@ class NewTenant(TypedDict, total=False):
 
 
 class NewTrial(TypedDict, total=False):
-    """The trial to plan; blocks of `block_h` hours, a pair for each of `pairs`, from `begins_at` on."""
+    """The trial to plan; blocks of `block_h` hours, a pair for each of `pairs`, from `begins_at` on. With `other` it
+    is one by sites: the two services swap the policies at each turn.
+    """
 
     service: Required[str]
+    other: str | None
     policy_a: Required[str]
     knobs_a: Mapping[str, Any]
     policy_b: Required[str]

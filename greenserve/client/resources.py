@@ -3152,7 +3152,7 @@ class Trials:
         page_size: int = PAGE_SIZE,
     ) -> Rows[m.Trial]:
         """Returns the rows, a page at a time. Trials, the newest first. They are for who may see all sites of their
-        service.
+        services.
 
         Args:
             created_after: Only those after this.
@@ -3170,7 +3170,7 @@ class Trials:
         )
 
     def get(self, id: int, /) -> m.TrialDetail:
-        """Returns one. Trials, the newest first. They are for who may see all sites of their service."""
+        """Returns one. Trials, the newest first. They are for who may see all sites of their services."""
         return self._transport.read(Call("GET", f"trials/{segment(id)}/"), m.TrialDetail)
 
     def baseline(self, id: int, /, *, idempotency_key: str | None = None) -> m.TrialDetail:
