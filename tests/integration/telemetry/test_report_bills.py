@@ -69,6 +69,10 @@ def rows(report: Report) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(content(report, "bill-csv").decode())))
 
 
+def table(report: Report, kind: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(content(report, kind).decode())))
+
+
 def summed(report: Report, name: str) -> Decimal:
     return sum((Decimal(row[name]) for row in rows(report)), Decimal(0))
 
@@ -143,7 +147,7 @@ def test_bill_of_a_tenant_is_one_to_the_digit_in_every_format_after_refusals_sil
     assert settlement.restate(moment(LATER), moment(START)) == 2  # from the second window on
     local = moment(START).astimezone(ZoneInfo(settled.time_zone))
     asked = {"period": f"{local:%Y-%m}", "zone": "site", "sites": settled.name}
-    report = made(formats="bill-csv,csv,xlsx,pdf,invoices", by="tenant", **asked)
+    report = made(formats="bill-csv,csv,xlsx,pdf,invoices,focus-csv", by="tenant", **asked)
     found = json.loads(content(report, "reconciliation"))
     assert (found["adds_up"], found["bill"]["left_over"]) == (True, {})
     lines = rows(report)
@@ -165,7 +169,25 @@ def test_bill_of_a_tenant_is_one_to_the_digit_in_every_format_after_refusals_sil
         assert f"Due: {printed}" in pdf_text(content(report, f"invoice-{tenant}"))
         assert printed in pdf_text(content(report, "pdf"))
         assert printed in client.get(f"/reports/{report.pk}/").content.decode()
+    _direct_is_the_same_everywhere(report, client)
     assert report_jobs.reproduce(report) == []
+
+
+def _direct_is_the_same_everywhere(report: Report, client: Client) -> None:
+    """A tenant's own use: in FOCUS, in the CSV, and by REST for its page's months."""
+    charges = table(report, "focus-csv")
+    span = {"from": "2025-12-01T00:00Z", "to": "2026-02-01T00:00Z"}
+    facts = {"energy_j": "x_EnergyJ", "cost": "BilledCost", "scope2_location_kgco2e": "x_Scope2LocationKgCo2e"}
+    tenants = {row["tenant"]: row for row in table(report, "csv") if row["requests"] != "0" and row["energy_j"] != "0"}
+    assert len(tenants) == 2
+    for tenant, row in tenants.items():
+        (total,) = client.get(f"/api/v1/tenants/{tenant}/use/", span).json()["totals"]
+        for name, focus in facts.items():
+            summed_up = sum(Decimal(charge[focus]) for charge in charges if charge["x_TenantId"] == tenant)
+            assert summed_up == Decimal(row[name]) == Decimal(total[name]) > 0
+    everything = sum(Decimal(charge["x_EnergyJ"] or 0) for charge in charges)
+    assert everything == Decimal(json.loads(content(report, "reconciliation"))["total"]["meters_j"])
+    assert sum(Decimal(charge["BilledCost"]) for charge in charges) == summed(report, "due")
 
 
 def test_report_says_that_data_is_synthetic_when_simulated_nodes_metered_it(settled):
