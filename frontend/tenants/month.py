@@ -114,9 +114,14 @@ def _used(figures: Figures, budget: Budget | None) -> tuple[float | None, float 
     )
 
 
-def quantities(month: Month, tenant: Tenant, budget: Budget | None) -> list[Quantity]:
-    """Returns energy, carbon, and cost in each currency. Seven queries."""
-    sums = tenant_use.added_up(tenant_use.use(month.span(tenant.pk)))
+def month_uses(month: Month, tenant: Tenant) -> list[Use]:
+    """Returns what the month's sums and its table are of: the use of each service at each site. Two queries."""
+    return tenant_use.use(month.span(tenant.pk), ("service", "site"))
+
+
+def quantities(month: Month, tenant: Tenant, budget: Budget | None, uses: Sequence[Use]) -> list[Quantity]:
+    """Returns energy, carbon, and cost in each currency, of the month's uses. Five queries."""
+    sums = tenant_use.added_up(uses)
     now = Figures.of(sums) if sums or month.until > month.start else None
     past = tenant_use.added_up(tenant_use.use(month.same_days_before(tenant.pk)))
     before = Figures.of(past) if past else None
@@ -163,10 +168,9 @@ class PivotRow:
     figures: Figures
 
 
-def by_service_and_site(month: Month, tenant: Tenant, sites: Mapping[int, str]) -> list[PivotRow]:
-    """Returns each service's use at each site, with its sum, and the sum of all. Two queries."""
+def by_service_and_site(uses: Sequence[Use], sites: Mapping[int, str]) -> list[PivotRow]:
+    """Returns each service's use at each site, with its sum, and the sum of all."""
     by_service: dict[str, list[Use]] = {}
-    uses = tenant_use.use(month.span(tenant.pk), ("service", "site"))
     for one in uses:
         by_service.setdefault(one.key[0] or "(no service)", []).append(one)
     found = []

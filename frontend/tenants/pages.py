@@ -77,12 +77,13 @@ def tenant(request: HttpRequest, name: str) -> HttpResponse:
     everywhere = rights.everywhere(request.user)
     budget = Budget.objects.filter(tenant=found).first() if everywhere else None
     sites = dict(Site.objects.filter(pk__in=month.site_ids).values_list("pk", "name"))
+    uses = months.month_uses(month, found)
     context = _context(request, month) | {
         "tenant": found,
         "budget": budget,
         "everywhere": everywhere,
-        "quantities": months.quantities(month, found, budget),
-        "pivot": months.by_service_and_site(month, found, sites),
+        "quantities": months.quantities(month, found, budget, uses),
+        "pivot": months.by_service_and_site(uses, sites),
         "unsettled_j": tenant_use.unsettled_uj(month.span()) / 1e6,
         "method": METHOD,
         "billed": bills.month_bill(request.user, month, found, bills.basis_of(request.GET.get("basis"))),

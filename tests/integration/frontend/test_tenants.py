@@ -153,7 +153,7 @@ def test_page_compares_with_the_same_days_and_foretells_the_month(client, seeded
     tenant = seeded.tenants[1]
     Budget.objects.create(tenant=tenant, amount=60, currency="USD", carbon_kg=1)
     month = months.month_of(datetime(2026, 3, 1, tzinfo=UTC), [site.pk for site in seeded.sites])
-    energy, carbon, cost = months.quantities(month, tenant, tenant.budget)
+    energy, carbon, cost = months.quantities(month, tenant, tenant.budget, months.month_uses(month, tenant))
     windows = 19 * 4 + 3
     assert energy.so_far == pytest.approx(windows * 2.0000000006)
     assert energy.before == pytest.approx(energy.so_far), "as many days of February"
@@ -174,7 +174,9 @@ def test_page_compares_with_the_same_days_and_foretells_the_month(client, seeded
 
 def test_month_without_a_settled_window_is_not_known_rather_than_zero(client, seeded):
     month = months.month_of(datetime(2026, 4, 1, tzinfo=UTC), [site.pk for site in seeded.sites])
-    assert {line.so_far for line in months.quantities(month, seeded.tenants[1], None)} == {None}
+    tenant = seeded.tenants[1]
+    lines = months.quantities(month, tenant, None, months.month_uses(month, tenant))
+    assert {line.so_far for line in lines} == {None}
     figures = client.get(f"/tenants/{seeded.tenants[1].name}/figures.json?month=2026-04").json()["figures"]
     assert figures["energy"]["meta"]["until"] == "2026-03-21 00:00:00", "the end of the last day on record"
 
