@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from operator import methodcaller
 
 from pools.models import Tenant
 from telemetry.models import Budget
@@ -90,9 +90,7 @@ def tenant_rows(month: Month, every: bool) -> list[TenantRow]:
     Args:
         every: those too that used nothing, and budgets, which are of all sites together.
     """
-    by_tenant: dict[int, list[Use]] = {}
-    for one in tenant_month.by_tenant(month):
-        by_tenant.setdefault(one.key[0], []).append(one)
+    by_tenant = tenant_use.grouped(tenant_month.by_tenant(month))
     budgets = {budget.tenant_id: budget for budget in Budget.objects.all()} if every else {}
     found = []
     for tenant in Tenant.objects.all():
@@ -106,7 +104,7 @@ def tenant_rows(month: Month, every: bool) -> list[TenantRow]:
 def _used(figures: Figures, budget: Budget | None) -> tuple[float | None, float | None]:
     if budget is None:
         return None, None
-    cost = dict(figures.costs).get(budget.currency, 0.0)
+    cost = figures.cost(budget.currency)
     known = budget.carbon_kg is not None and figures.carbon_g is not None
     return (
         (figures.carbon_g or 0.0) / (float(budget.carbon_kg or 1) * 1e3) if known else None,
@@ -133,7 +131,7 @@ def quantities(month: Month, tenant: Tenant, budget: Budget | None, uses: Sequen
     ]
     for currency in sorted({*sums, *([budget.currency] if budget and amount else [])}):
         own = float(amount) if budget and amount and budget.currency == currency else None
-        measures.append(_Measure("Cost", currency, partial(_cost, currency), own))
+        measures.append(_Measure("Cost", currency, methodcaller("cost", currency), own))
     return [_quantity(month, measure, now, before, days) for measure in measures]
 
 
@@ -143,10 +141,6 @@ class _Measure:
     unit: str
     value: Callable[[Figures], float | None]
     budget: float | None
-
-
-def _cost(currency: str, figures: Figures) -> float | None:
-    return dict(figures.costs).get(currency, 0.0)
 
 
 def _quantity(
@@ -189,8 +183,6 @@ def daily(month: Month, tenant: Tenant) -> tuple[TimeRange, list[Figures | None]
     """Returns the whole days of this month and the one before, in UTC; None: nothing was used. Two queries."""
     end = tenant_use.whole_hour(month.until).replace(hour=0)
     span = HourSpan(month.before, max(end, month.before + DAY), month.site_ids, tenant.pk)
-    uses: dict[int, list[Use]] = {}
-    for one in tenant_use.use(span, ("day",)):
-        uses.setdefault(one.key[0], []).append(one)
+    uses = tenant_use.grouped(tenant_use.use(span, ("day",)))
     window = TimeRange(span.start.timestamp(), span.end.timestamp(), DAY.total_seconds())
     return window, [Figures.of(tenant_use.added_up(uses[n])) if n in uses else None for n in range(window.count)]

@@ -20,7 +20,6 @@ from telemetry.models import Budget
 from telemetry.report_values.month_forecast import DAYS
 from telemetry.reports import tenant_month, tenant_use
 from telemetry.reports.tenant_month import Figures, Month, Outlook
-from telemetry.reports.tenant_use import Use
 
 from .alert_state_machine import Level, Reading
 from .sources import Rules, Source
@@ -72,9 +71,7 @@ def _budgets(now: datetime, rules: Rules) -> Iterator[Reading]:
 def _read(budgets: Sequence[Budget], start: datetime, rules: Rules) -> Iterator[Reading]:
     month = tenant_month.month_of(start, tuple(Site.objects.order_by("pk").values_list("pk", flat=True)))
     settled = month.until > month.start
-    sums: dict[int, list[Use]] = {}
-    for one in tenant_month.by_tenant(month) if settled else ():
-        sums.setdefault(one.key[0], []).append(one)
+    sums = tenant_use.grouped(tenant_month.by_tenant(month) if settled else ())
     days = tenant_month.newest_days_by_tenant(month) if settled else {}
     unused = tenant_month.days_without_use(month) if settled else []
     for budget in budgets:
@@ -103,7 +100,7 @@ def _side(
 
 
 def _cost(figures: Figures | None, currency: str) -> float | None:
-    return None if figures is None else dict(figures.costs).get(currency, 0.0)
+    return None if figures is None else figures.cost(currency)
 
 
 def _carbon_kg(figures: Figures | None) -> float | None:

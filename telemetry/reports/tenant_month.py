@@ -87,6 +87,10 @@ class Figures:
         carbon_g = _known(total.location, 1e6) if total.lines else 0.0
         return cls(total.energy_uj / 1e6, carbon_g, tuple(costs), total.output_tokens)
 
+    def cost(self, currency: str) -> float | None:
+        """Returns what it cost in a currency: nothing where it paid nothing in it. None: not known."""
+        return dict(self.costs).get(currency, 0.0)
+
 
 def month_of(start: datetime, site_ids: Sequence[int]) -> Month:
     end = (start + 32 * DAY).replace(day=1)
@@ -130,11 +134,11 @@ def newest_days_by_tenant(month: Month) -> dict[int, list[Figures | None]]:
     key = f"tenant-days:{span.end:%Y-%m-%dT%H}:{tenant_use.newest_version(span)}:{_joined(month.site_ids)}"
     found: dict[int, list[Figures | None]] | None = cache.get(key)
     if found is None:
-        uses: dict[int, list[Use]] = {}
-        for one in tenant_use.use(span, ("tenant", "day")):
-            uses.setdefault(one.key[0], []).append(replace(one, key=one.key[1:]))
         begun = _begun(month)
-        found = {tenant_id: _of_days(month, own, begun) for tenant_id, own in uses.items()}
+        found = {
+            tenant_id: _of_days(month, [replace(one, key=one.key[1:]) for one in own], begun)
+            for tenant_id, own in tenant_use.grouped(tenant_use.use(span, ("tenant", "day"))).items()
+        }
         cache.set(key, found, KEPT_S)
     return found
 
@@ -153,9 +157,7 @@ def _begun(month: Month) -> datetime:
 
 def _of_days(month: Month, uses: Sequence[Use], begun: datetime) -> list[Figures | None]:
     span = month.newest_days(None)
-    by_day: dict[int, list[Use]] = {}
-    for one in uses:
-        by_day.setdefault(one.key[0], []).append(one)
+    by_day = tenant_use.grouped(uses)
     return [
         Figures.of(tenant_use.added_up(by_day.get(n, []))) if span.start + n * DAY >= begun else None
         for n in range(month_forecast.DAYS)

@@ -115,6 +115,14 @@ def use(
     return [Use(key[:-1], key[-1], found[key]) for key in order]
 
 
+def grouped(uses: Sequence[Use]) -> dict[Any, list[Use]]:
+    """Returns the uses by the first part of their keys, in the order in which they come."""
+    found: dict[Any, list[Use]] = {}
+    for one in uses:
+        found.setdefault(one.key[0], []).append(one)
+    return found
+
+
 def added_up(uses: Sequence[Use]) -> dict[str, Totals]:
     """Returns the sums of some groups by currency, since money of two is never added."""
     found: dict[str, Totals] = {}

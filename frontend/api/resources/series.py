@@ -28,6 +28,7 @@ from telemetry import selectors
 from telemetry.selectors.frames import INTERVAL_S, TimeRange
 
 from ..rest.base import View
+from ..rest.filters import require_known
 from ..rest.sampling import METHODS, reduced
 from .series_sources import SERIES, LabelledSeries, LabelledSums, Series, SeriesRequest
 
@@ -170,9 +171,7 @@ class SeriesView(View):
         if found is None:
             raise Http404(f"There is no series '{name[:40]}'; there are {', '.join(SERIES)}.")
         query = request.query_params
-        for given in query:
-            if given not in KNOWN:
-                raise ValidationError({given: f"there is no such parameter; known are {', '.join(KNOWN)}"})
+        require_known(query, KNOWN)
         method = _method(query, found)
         points = _number(query.get("points"), "points", 2, MOST_POINTS)
         window = _window(query, found, points, method)

@@ -22,6 +22,7 @@ from telemetry.reports import tenant_use
 from telemetry.reports.tenant_bills import DEMAND, BilledPart
 
 from ..rest.base import View
+from ..rest.filters import require_known
 
 KNOWN = ("month", "basis", "format")
 
@@ -86,8 +87,7 @@ class TenantBillView(View):
     def get(self, request: Request, name: str) -> Response:
         """Returns a tenant's part of a month's fully loaded bill: the same to the digit as the report's."""
         query = request.query_params
-        if strange := [given for given in query if given not in KNOWN]:
-            raise ValidationError({strange[0]: f"there is no such parameter; known are {', '.join(KNOWN)}"})
+        require_known(query, KNOWN)
         basis = query.get("basis", USUAL_BASIS)
         if basis not in BASES:
             raise ValidationError({"basis": f"'{basis[:40]}' is not known; choose from {', '.join(BASES)}"})

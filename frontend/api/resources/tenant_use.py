@@ -24,6 +24,7 @@ from telemetry.reports import tenant_use
 from telemetry.reports.tenant_use import HOUR_S, HourSpan, Use
 
 from ..rest.base import View
+from ..rest.filters import require_known
 
 BY = ("site", "service", "day")
 LONGEST = timedelta(days=400)
@@ -104,9 +105,7 @@ class TenantUseView(View):
     def get(self, request: Request, name: str) -> Response:
         """Returns a tenant's energy, carbon and cost: the same to the digit as a report's of the same hours."""
         query = request.query_params
-        for given in query:
-            if given not in KNOWN:
-                raise ValidationError({given: f"there is no such parameter; known are {', '.join(KNOWN)}"})
+        require_known(query, KNOWN)
         by = tuple(part for part in query.get("by", "").split(",") if part)
         if strange := [part for part in by if part not in BY]:
             raise ValidationError({"by": f"'{strange[0][:40]}' is not known; choose from {', '.join(BY)}"})

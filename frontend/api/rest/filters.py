@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,6 +33,13 @@ def filterset(model: type[models.Model], /, **columns: str) -> type[django_filte
     made = {name: _filter(model, path) for name, path in columns.items()}
     meta = type("Meta", (), {"model": model, "fields": []})
     return type(f"{model.__name__}Filters", (django_filters.FilterSet,), {**made, "Meta": meta})
+
+
+def require_known(query: Iterable[str], known: Collection[str]) -> None:
+    """Refuses parameters of a view that lists no rows, so that a typo never has another meaning."""
+    for given in query:
+        if given not in known:
+            raise ValidationError({given: f"there is no such parameter; known are {', '.join(known)}"})
 
 
 def _filter(model: type[models.Model], path: str) -> django_filters.Filter:
