@@ -9,6 +9,7 @@ processes took, waiting for a processor; and a test that took too long all the s
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -84,6 +85,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--times") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Teller(), "teller of times")
+
+
+def pytest_load_initial_conftests() -> None:
+    """What collection makes is kept: to look through it again and again for garbage is a third of its time."""
+    gc.disable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

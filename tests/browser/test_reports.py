@@ -83,6 +83,7 @@ def test_report_is_downloaded_and_signed_when_it_is_finished(
     page.get_by_role("button", name="Sign this version").click()
     page.get_by_text("Signed by finance.").wait_for()
     page.get_by_role("link", name="All reports").click()
+    page.wait_for_url("**/reports/")
     accessible(page)
     picture(page, "reports")
 

@@ -120,6 +120,7 @@ def test_policy_of_a_run_is_applied_when_its_consequences_were_shown(
 
     page.get_by_label("Apply this policy to").select_option(fleet.service.name)
     page.get_by_role("button", name="Show the consequences").click()
+    page.get_by_role("button", name="Apply the policy").wait_for()
     picture(page, "whatif-apply")
     page.get_by_role("button", name="Apply the policy").click()
     expect(page.get_by_text("Nothing that acts changes: greenserve_epochs stays in force.")).to_be_visible()
@@ -140,6 +141,7 @@ def test_an_experiment_says_what_it_lacks_when_it_is_started(
 ) -> None:
     page.goto("/what-if/")
     page.get_by_role("link", name="Experiments").click()
+    page.get_by_role("link", name="traced").wait_for()
     accessible(page)
     page.get_by_role("link", name="traced").click()
     page.get_by_role("button", name="Start the experiment").click()

@@ -17,8 +17,14 @@ def now() -> datetime:
     return timezone.now()
 
 
+@pytest.fixture(scope="module")
+def fed_rows(demo_rows: None) -> None:
+    """The demo's feeds, filled: what a test's own moment adds is a few seconds."""
+    refresh_feeds(timezone.now())
+
+
 @pytest.fixture
-def service(demo_rows: None, redis_client: redis.Redis, now: datetime) -> Service:
+def service(fed_rows: None, redis_client: redis.Redis, now: datetime) -> Service:
     """With agents that report and feeds that are fresh."""
     service = Service.objects.get()
     report_all(redis_client)

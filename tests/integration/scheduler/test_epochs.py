@@ -1,8 +1,7 @@
 """The slow loops against PostgreSQL and Redis: plans become instances, and nothing breaks them."""
 
-import threading
 from dataclasses import astuple, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -17,22 +16,13 @@ from scheduler import tasks
 from scheduler.control import clock_decisions, epochs, realised_figures
 from scheduler.control.apply import publish
 from scheduler.json_values import workers_from_json
-from scheduler.models import ControllerState, Decision, Epoch
+from scheduler.models import Decision, Epoch
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry
 from tests.fakes.house import moment, published_fleet, refresh_feeds, report, report_all, requests_came, start_instance
 
 pytestmark = pytest.mark.django_db
 # Of the first carbon epoch of the demo's fleet, with decisions, instances and messages: 126, or 129 by the hour's plan.
 QUERIES = 129
-
-
-@pytest.fixture
-def service(redis_client, now):
-    """The demo's service with agents that report and feeds that are fresh."""
-    service = demo.load()
-    report_all(redis_client)
-    refresh_feeds(now)
-    return service
 
 
 def desired(client, node):
@@ -504,68 +494,6 @@ def test_heartbeats_are_left_when_tasks_run(service, redis_client):
         beat = wire.decode(redis_client.get(wire.alive_key(process)), wire.Heartbeat)
         assert beat.process == process
         assert redis_client.ttl(wire.alive_key(process)) > 0
-
-
-@pytest.mark.django_db(transaction=True)
-def test_epoch_runs_once_when_two_workers_run_it_at_once(redis_client):
-    service, now = demo.load(), datetime.now(UTC)
-    report_all(redis_client)
-    refresh_feeds(now)
-    barrier, ran = threading.Barrier(2), []
-
-    def work():
-        try:
-            barrier.wait(timeout=10)
-            ran.append(epochs.run(Service.objects.get(pk=service.pk), Loop.CARBON, now))
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert sorted(epoch is None for epoch in ran) == [False, True]
-    assert Epoch.objects.count() == 1
-    assert Decision.objects.filter(kind="carbon").count() == 1
-    assert ControllerState.objects.get(kind="carbon").version == 1
-    wanted = sum(sum(pool.workers.values()) for pool in Pool.objects.all())
-    assert Instance.objects.count() == wanted
-
-
-@pytest.mark.django_db(transaction=True)
-def test_gpus_are_given_once_when_carbon_and_scale_and_settling_run_at_once(redis_client):
-    service, now = demo.load(), datetime.now(UTC)
-    report_all(redis_client)
-    refresh_feeds(now)
-    epochs.run(service, Loop.CARBON, now)
-    requests_came(now, count=600, over_s=60)
-    later = now + timedelta(seconds=60)
-    report_all(redis_client, at=later)
-    errors = []
-
-    def work(action):
-        try:
-            action(Service.objects.get(pk=service.pk))
-        except Exception as error:
-            errors.append(error)
-        finally:
-            connection.close()
-
-    actions = [
-        lambda s: epochs.run(s, Loop.CARBON, later),
-        lambda s: epochs.run(s, Loop.SCALE, later),
-        lambda s: tasks.publish(),
-    ]
-    threads = [threading.Thread(target=work, args=(action,)) for action in actions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert errors == []
-    assert set(Epoch.objects.filter(due_at__gt=now).values_list("kind", flat=True)) == {"carbon", "scale"}
-    allocated = list(InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu_id", flat=True))
-    assert len(allocated) == len(set(allocated))
 
 
 def test_declared_load_is_planned_for_when_no_request_was_ever_made(service, now):

@@ -5,25 +5,20 @@ import re
 
 import pytest
 from click.testing import CliRunner
-from django.utils import timezone
 
 from core.types import Loop
 from greenserve.commands.decisions import decisions
-from pools import demo
 from scheduler.control import epochs, service_policy
 from scheduler.control.recordings import GIVEN_0_1
 from scheduler.models import Epoch
-from tests.fakes.house import refresh_feeds, report_all, requests_came
+from tests.fakes.house import requests_came
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def recorded(redis_client):
+def recorded(service, now):
     """The first epochs of DynamoLLM's loops, each of which decides something."""
-    now, service = timezone.now(), demo.load()
-    report_all(redis_client)
-    refresh_feeds(now)
     service_policy.change(service, "dynamollm", {})
     requests_came(now, count=300, over_s=100)
     for loop in (Loop.CARBON, Loop.SCALE, Loop.SHARD):
