@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from core.fairness import jain, jain_of_tenants
+from core.fairness import Table, jain_by_row, jain_of_tenants_by_row
 from telemetry.models.rollups import REQUEST_STEPS_S, STEPS_S
 from telemetry.selectors.frames import JainFrame, SloFrame, SloSeries, TimeRange, Values
 from telemetry.storage.sql.length_rollups import ANSWERED, LENGTH
@@ -25,7 +25,6 @@ from ._sql import at, bucket, day_of, rows, span
 ROLLING_S = 120.0  # at three requests a second the least in which a p99 means anything
 QUARTILES = 4  # FREESH C.2: K = 4 groups by output length
 LONGEST_S = 900.0  # no request runs longer; it bounds the partitions that a query opens
-Table = NDArray[np.float64]
 
 # Requests by the time they ended, in this window or in the rolling one before its first bucket; by an index over it.
 ENDED = f"""
@@ -61,17 +60,22 @@ SELECT s.name AS service, o.kind, o.objective_s, o.percentile
 FROM pools_slo o JOIN pools_service s ON s.id = o.service_id ORDER BY s.name, o.kind DESC
 """
 
-TENANTS_SQL = f"""
+RECORDS_OF_TENANTS_SQL = f"""
 WITH {ENDED}
-SELECT tenant_id, i, sum(timely_tokens) AS timely, sum(output_tokens) AS output
+SELECT tenant_id, i, timely_tokens AS timely, output_tokens AS output
 FROM ended WHERE timely_tokens IS NOT NULL AND output_tokens > 0 AND tenant_id IS NOT NULL
-GROUP BY 1, 2
 """
-TENANTS_ROLLUP_SQL = f"""
-SELECT tenant_id, {bucket("start_at")} AS i, sum(timely_tokens) AS timely, sum(output_tokens) AS output
+SUMS_OF_TENANTS_SQL = f"""
+SELECT tenant_id, {bucket("start_at")} AS i, timely_tokens AS timely, output_tokens AS output
 FROM telemetry_tenantrollup
-WHERE step_s = %(step_s)s AND start_at >= %(since)s AND start_at < %(until)s GROUP BY 1, 2
-HAVING sum(output_tokens) > 0
+WHERE step_s = %(step_s)s AND start_at >= %(since)s AND start_at < %(until)s AND output_tokens > 0
+"""
+# Columns as arrays: some ten thousand values are read faster than as many rows. `_buckets` adds up those of a bucket,
+# in a tenth of the database's time.
+TENANTS_SQL = """
+SELECT coalesce(array_agg(tenant_id), '{{}}') AS tenant, coalesce(array_agg(i), '{{}}') AS i,
+       coalesce(array_agg(timely::float8), '{{}}') AS timely, coalesce(array_agg(output::float8), '{{}}') AS output
+FROM ({tenants}) tenants
 """
 
 # By length of the answer, so that each rolling window's quartiles of length can be cut from counts.
@@ -85,8 +89,6 @@ SELECT service, request_class, {bucket("start_at")} AS i, length, requests, time
 FROM telemetry_lengthrollup
 WHERE step_s = %(step_s)s AND start_at >= %(since)s AND start_at < %(until)s AND requests > 0
 """
-# A class's columns as arrays: some ten thousand values are read faster than as many rows. `_over` adds up those of a
-# bucket, in a tenth of the database's time.
 CLASSES_SQL = """
 SELECT service, request_class, array_agg(i) AS i, array_agg(length) AS length, array_agg(requests::int) AS requests,
        array_agg(timely::float8) AS timely
@@ -163,42 +165,36 @@ def slo(time_range: TimeRange) -> SloFrame:
 def fairness(time_range: TimeRange) -> JainFrame:
     """Returns the Jain index of tenants, and that of lengths of each class of a service. Two queries."""
     roll, params = _rolling(time_range)
-    timely, output = _tenants(params)
-    t = [_rolled(timely[tenant], roll, time_range.count) for tenant in timely]
-    o = [_rolled(output[tenant], roll, time_range.count) for tenant in timely]
-    tenants = tuple(jain_of_tenants([ts[i] for ts in t], [os[i] for os in o]) for i in range(time_range.count))
-    overall = _overall(timely, output)
-    seen = [i for buckets in output.values() for i in buckets if i >= 0]
-    last_end_s = time_range.start_s + (max(seen) + 1) * time_range.bucket_s if seen else None
+    timely, output = _tenants(params, roll, time_range.count)
+    seen = np.flatnonzero(output[roll:].any(axis=1))
     return JainFrame(
-        time_range, roll * time_range.bucket_s, tenants, overall, _classes(params, roll, time_range.count), last_end_s
+        time_range,
+        roll * time_range.bucket_s,
+        jain_of_tenants_by_row(_over(timely, roll), _over(output, roll)),
+        _overall(timely, output, roll),
+        _classes(params, roll, time_range.count),
+        time_range.start_s + float(seen[-1] + 1) * time_range.bucket_s if len(seen) else None,
     )
 
 
 def tenant_fairness(time_range: TimeRange) -> float | None:
     """Returns the Jain index of tenants over all of `time_range`. One query."""
-    _, params = _rolling(time_range)
-    return _overall(*_tenants(params))
+    roll, params = _rolling(time_range)
+    return _overall(*_tenants(params, roll, time_range.count), roll)
 
 
-Counts = dict[int, dict[int, int]]  # tenant -> bucket -> tokens
+def _tenants(params: dict[str, object], roll: int, count: int) -> tuple[Table, Table]:
+    """Returns the timely tokens and all tokens of tenants, as `_buckets`."""
+    tenants = SUMS_OF_TENANTS_SQL if params["step_s"] else RECORDS_OF_TENANTS_SQL
+    (row,) = rows(TENANTS_SQL.format(tenants=tenants), params)
+    return (
+        _buckets(row.tenant, row.i, row.timely, roll, count),
+        _buckets(row.tenant, row.i, row.output, roll, count),
+    )
 
 
-def _tenants(params: dict[str, object]) -> tuple[Counts, Counts]:
-    timely: Counts = defaultdict(dict)
-    output: Counts = defaultdict(dict)
-    for row in rows(TENANTS_ROLLUP_SQL if params["step_s"] else TENANTS_SQL, params):
-        timely[row.tenant_id][row.i] = int(row.timely)
-        output[row.tenant_id][row.i] = int(row.output)
-    return timely, output
-
-
-def _overall(timely: Counts, output: Counts) -> float | None:
-    return jain_of_tenants([_total(timely[tenant]) for tenant in timely], [_total(output[tenant]) for tenant in timely])
-
-
-def _total(counts: dict[int, int]) -> int:
-    return sum(count for i, count in counts.items() if i >= 0)
+def _overall(timely: Table, output: Table, roll: int) -> float | None:
+    return jain_of_tenants_by_row(*(table[roll:].sum(axis=0, keepdims=True) for table in (timely, output)))[0]
 
 
 def _classes(params: dict[str, object], roll: int, count: int) -> dict[tuple[str, str], Values]:
@@ -210,30 +206,40 @@ def _classes(params: dict[str, object], roll: int, count: int) -> dict[tuple[str
     lengths = LENGTHS_ROLLUP_SQL if params["step_s"] in STEPS_S else LENGTHS_SQL
     return {
         (row.service, row.request_class): _timely_jain(
-            _over(row.length, row.i, row.requests, roll, count), _over(row.length, row.i, row.timely, roll, count)
+            *(_over(_buckets(row.length, row.i, values, roll, count), roll) for values in (row.requests, row.timely))
         )
         for row in rows(CLASSES_SQL.format(lengths=lengths), params)
     }
 
 
-def _over(length: Sequence[int], i: Sequence[int], values: Sequence[float], roll: int, count: int) -> Table:
-    """Sums over rolling windows: a row for each of `count` buckets, a column for each length, the shortest first."""
-    found, column = np.unique(length, return_inverse=True)
-    table = np.zeros((roll + count, len(found)))
-    np.add.at(table, (np.asarray(i) + roll, column), values)
-    sums = table.cumsum(axis=0)
-    return np.asarray(sums[roll:] - sums[:count])
+def _buckets(keys: Sequence[int], i: Sequence[int], values: Sequence[float], roll: int, count: int) -> Table:
+    """Sums by bucket, a row for each of -roll .. count-1, and by key, a column for each, the least first."""
+    found, column = np.unique(np.asarray(keys, dtype=np.int64), return_inverse=True)
+    cell = (np.asarray(i, dtype=np.int64) + roll) * len(found) + column
+    sums = np.bincount(cell, np.asarray(values, dtype=np.float64), minlength=(roll + count) * len(found))
+    return np.asarray(sums, dtype=np.float64).reshape(roll + count, len(found))
+
+
+def _over(buckets: Table, roll: int) -> Table:
+    """Sums over rolling windows: a row for each of 0 .. count-1."""
+    sums = buckets.cumsum(axis=0)
+    return np.asarray(sums[roll:] - sums[: len(sums) - roll])
 
 
 def _timely_jain(requests: Table, timely: Table) -> Values:
     """Returns Jain's index for each row, from counts of answers and their timely tokens by length."""
     until, tokens = (np.pad(table.cumsum(axis=1), ((0, 0), (1, 0))) for table in (requests, timely))
-    found: list[float | None] = []
-    for counted, delivered in zip(until, tokens, strict=True):
-        least, more = divmod(int(counted[-1]), QUARTILES)
-        if not least:
-            found.append(None)
-            continue
-        ends = [k * least + min(k, more) for k in range(QUARTILES + 1)]  # the first ones have one more
-        found.append(jain(np.diff(np.interp(ends, counted, delivered))))
-    return tuple(found)
+    least, more = np.divmod(until[:, -1], QUARTILES)
+    ends = [k * least + np.minimum(k, more) for k in range(QUARTILES + 1)]  # the first ones have one more
+    delivered = np.diff(np.column_stack([_interpolated(end, until, tokens) for end in ends]))
+    found = jain_by_row(np.maximum(delivered, 0.0))  # what rounding leaves below zero is nothing
+    return tuple(jain if many else None for jain, many in zip(found, (least >= 1.0).tolist(), strict=True))
+
+
+def _interpolated(wanted: NDArray[np.float64], x: Table, y: Table) -> NDArray[np.float64]:
+    """Returns each row's y where its x is `wanted` (rows,), between its points `x`, which rise from 0, and `y`."""
+    row = np.arange(len(x))
+    left = np.minimum((x <= wanted[:, np.newaxis]).sum(axis=1), x.shape[1] - 1) - 1
+    step = x[row, left + 1] - x[row, left]
+    share = np.divide(wanted - x[row, left], step, out=np.zeros_like(step), where=step > 0.0)
+    return np.asarray(y[row, left] + share * (y[row, left + 1] - y[row, left]))

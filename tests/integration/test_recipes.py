@@ -116,6 +116,7 @@ def lint(copy: Copy) -> None:
     copy.run(sys.executable, "-W", "ignore::RuntimeWarning", "manage.py", "makemigrations", "--check", "--dry-run")
 
 
+@pytest.mark.slow("runs the tools and the commands of a copy of the repository")
 def test_policy_and_its_knobs_are_listed_and_compared_when_the_recipe_is_followed(followed: Followed) -> None:
     assert re.search(r"^ *two_speed: .*clock=two_speed\b", followed.printed, re.M), followed.printed
     assert re.search(r"^ *clock_share: ", followed.printed, re.M), followed.printed

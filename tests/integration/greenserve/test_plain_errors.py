@@ -62,7 +62,13 @@ def plain(done: subprocess.CompletedProcess[str], *said: str, lines: int = 2) ->
 MANAGE = (sys.executable, "manage.py")
 
 
-@pytest.mark.parametrize("words", NEED_DATABASE)
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, marks=pytest.mark.slow("as others") if n > 2 else ())
+        for n, words in enumerate(NEED_DATABASE)
+    ],
+)
 def test_command_names_the_remedy_when_the_database_is_away(tmp_path: Path, words: str) -> None:
     plain(run((str(GREENSERVE),), words, tmp_path, **AWAY), "greenserve up", "DATABASE_URL")
 

@@ -8,7 +8,6 @@ import pytest
 import redis
 from django.utils import timezone
 
-from core.policy.presets import PRESETS
 from core.types import Loop
 from pools.access.audit import Actor
 from pools.models import Instance, Service
@@ -19,6 +18,8 @@ from scheduler.control.recordings import replay
 from scheduler.models import ControllerState, Decision, Epoch, LoopPause, ServiceMode
 from scheduler.operations import overrides, pauses, previews
 from tests.fakes.house import refresh_feeds, report_all, requests_came
+
+from .each_preset import EACH_OTHER
 
 pytestmark = pytest.mark.django_db
 LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
@@ -47,7 +48,7 @@ def later(redis_client: redis.Redis, at: datetime, by_s: float = 61.0) -> dateti
     return at
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name != "greenserve_epochs"])
+@EACH_OTHER
 def test_configured_policy_takes_every_turn_and_changes_nothing_when_it_advises(
     running: Service, operator: Actor, redis_client: redis.Redis, now: datetime, name: str
 ) -> None:

@@ -39,13 +39,10 @@ from telemetry.models import InstanceSample
 from telemetry.storage import time_partitions
 from tests.fakes.house import moment, published_fleet, refresh_feeds, report, report_all, requests_came, start_instance
 
+from .each_preset import EACH
+
 pytestmark = pytest.mark.django_db
 LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
-# The papers' own systems each time, their baselines among the slow tests.
-SYSTEMS = ("greenserve_epochs", "freesh", "dynamollm", "single_pool", "throttllem", "muserve", "dynaserve")
-EACH = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in SYSTEMS else pytest.mark.slow("a baseline")) for name in PRESETS]
-)
 A4, A2 = "A100-80GB/TP4", "A100-80GB/TP2"
 
 

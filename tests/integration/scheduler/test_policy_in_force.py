@@ -23,6 +23,8 @@ from scheduler.models import ControlMode, ServiceMode
 from scheduler.operations import approvals, pauses
 from tests.fakes.house import refresh_feeds, report_all, requests_came
 
+from .each_preset import EACH
+
 pytestmark = pytest.mark.django_db
 LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
 OTHERS = ("greenserve_epochs", "greenserve", "freesh", "dynamollm", "single_pool", "throttllem", "dynaserve")
@@ -59,7 +61,7 @@ def clocks(at: datetime) -> Iterator[tuple[str, bool, float | None]]:
             yield item.clock.policy, item.clock.advise, item.clock.floor_mhz
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@EACH
 def test_messages_are_the_same_byte_for_byte_when_control_mode_and_configured_policy_change(
     service: Service, operator: Actor, now: datetime, name: str
 ) -> None:

@@ -1,8 +1,9 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.fairness import jain, jain_of_tenants
+from core.fairness import jain, jain_by_row, jain_of_tenants, jain_of_tenants_by_row
 from tests.oracles.timely_jain import freesh_timely_jain, timely_totals
 
 SHARES = st.lists(st.floats(min_value=0.0, max_value=1e9), min_size=1, max_size=50)
@@ -71,3 +72,28 @@ def test_index_of_tenants_is_over_the_share_that_each_got_in_time():
 @pytest.mark.parametrize(("timely", "tokens"), [([], []), ([5], [9]), ([5, 0], [9, 0]), ([0, 0], [9, 9])])
 def test_index_of_tenants_is_unknown_when_there_is_nothing_to_compare(timely, tokens):
     assert jain_of_tenants(timely, tokens) is None
+
+
+def test_rows_have_the_index_that_each_has_alone():
+    rows = [[50.0, 100.0, 0.0], [0.0, 0.0, 0.0], [3.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
+    assert jain_by_row(np.array(rows)) == tuple(map(jain, rows))
+    assert jain_by_row(np.zeros((2, 0))) == (None, None)
+    counted = np.array([[True, True, False], [False] * 3, [True, False, True], [True] * 3])
+    assert jain_by_row(np.array(rows), counted) == (jain([50, 100]), None, jain([3, 0]), 1.0)
+
+
+def test_rows_of_tenants_have_the_index_that_each_has_alone():
+    timely, tokens = (
+        [[50.0, 100.0, 0.0], [5.0, 0.0, 0.0], [1.0, 0.0, 4.0]],
+        [[100.0, 100.0, 0.0], [9.0, 0.0, 0.0], [4.0] * 3],
+    )
+    alone = tuple(map(jain_of_tenants, timely, tokens))
+    assert jain_of_tenants_by_row(np.array(timely), np.array(tokens)) == alone
+    assert alone[1] is None
+
+
+def test_tenants_are_refused_when_the_counts_differ_in_length_or_are_negative():
+    with pytest.raises(ValueError, match=r"\(1, 2\) are not those of tokens \(1, 1\)"):
+        jain_of_tenants([1, 2], [1])
+    with pytest.raises(ValueError, match="not negative"):
+        jain_of_tenants([-1, 2], [3, 3])

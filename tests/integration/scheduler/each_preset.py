@@ -1,0 +1,10 @@
+"""Every preset as a parameter of a test: the papers' own systems each time, their baselines among the slow tests."""
+
+import pytest
+
+from core.policy.presets import PRESETS
+
+SYSTEMS = ("greenserve_epochs", "freesh", "dynamollm", "single_pool", "throttllem", "muserve", "dynaserve")
+PARAMETERS = {n: pytest.param(n, marks=() if n in SYSTEMS else pytest.mark.slow("a baseline")) for n in PRESETS}
+EACH = pytest.mark.parametrize("name", PARAMETERS.values())
+EACH_OTHER = pytest.mark.parametrize("name", [p for n, p in PARAMETERS.items() if n != "greenserve_epochs"])
