@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,10 +187,8 @@ def _tenants(params: dict[str, object], roll: int, count: int) -> tuple[Table, T
     """Returns the timely tokens and all tokens of tenants, as `_buckets`."""
     tenants = SUMS_OF_TENANTS_SQL if params["step_s"] else RECORDS_OF_TENANTS_SQL
     (row,) = rows(TENANTS_SQL.format(tenants=tenants), params)
-    return (
-        _buckets(row.tenant, row.i, row.timely, roll, count),
-        _buckets(row.tenant, row.i, row.output, roll, count),
-    )
+    timely, output = _buckets(row.tenant, row.i, (row.timely, row.output), roll, count)
+    return timely, output
 
 
 def _overall(timely: Table, output: Table, roll: int) -> float | None:
@@ -206,18 +204,24 @@ def _classes(params: dict[str, object], roll: int, count: int) -> dict[tuple[str
     lengths = LENGTHS_ROLLUP_SQL if params["step_s"] in STEPS_S else LENGTHS_SQL
     return {
         (row.service, row.request_class): _timely_jain(
-            *(_over(_buckets(row.length, row.i, values, roll, count), roll) for values in (row.requests, row.timely))
+            *(_over(table, roll) for table in _buckets(row.length, row.i, (row.requests, row.timely), roll, count))
         )
         for row in rows(CLASSES_SQL.format(lengths=lengths), params)
     }
 
 
-def _buckets(keys: Sequence[int], i: Sequence[int], values: Sequence[float], roll: int, count: int) -> Table:
-    """Sums by bucket, a row for each of -roll .. count-1, and by key, a column for each, the least first."""
+def _buckets(
+    keys: Sequence[int], i: Sequence[int], columns: Iterable[Sequence[float]], roll: int, count: int
+) -> list[Table]:
+    """Sums each of `columns` by bucket, a row for each of -roll .. count-1, and by key, a column for each, the least
+    first."""
     found, column = np.unique(np.asarray(keys, dtype=np.int64), return_inverse=True)
     cell = (np.asarray(i, dtype=np.int64) + roll) * len(found) + column
-    sums = np.bincount(cell, np.asarray(values, dtype=np.float64), minlength=(roll + count) * len(found))
-    return np.asarray(sums, dtype=np.float64).reshape(roll + count, len(found))
+    shape = roll + count, len(found)
+    sums = (
+        np.bincount(cell, np.asarray(values, dtype=np.float64), minlength=shape[0] * shape[1]) for values in columns
+    )
+    return [np.asarray(each, dtype=np.float64).reshape(shape) for each in sums]
 
 
 def _over(buckets: Table, roll: int) -> Table:
@@ -232,8 +236,8 @@ def _timely_jain(requests: Table, timely: Table) -> Values:
     least, more = np.divmod(until[:, -1], QUARTILES)
     ends = [k * least + np.minimum(k, more) for k in range(QUARTILES + 1)]  # the first ones have one more
     delivered = np.diff(np.column_stack([_interpolated(end, until, tokens) for end in ends]))
-    found = jain_by_row(np.maximum(delivered, 0.0))  # what rounding leaves below zero is nothing
-    return tuple(jain if many else None for jain, many in zip(found, (least >= 1.0).tolist(), strict=True))
+    enough = (least >= 1.0).tolist()
+    return tuple(jain if many else None for jain, many in zip(jain_by_row(delivered), enough, strict=True))
 
 
 def _interpolated(wanted: NDArray[np.float64], x: Table, y: Table) -> NDArray[np.float64]:
