@@ -224,6 +224,7 @@ def ticks(user: AnyUser, window: TimeRange) -> tuple[DecisionTick, ...]:
     """Returns the decisions of `window` that this person may see. Makes one query."""
     start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (window.start_s, window.end_s))
     own = visibility.decisions(user, scheduler_selectors.decisions())
+    own = own.select_related(None).only("at", "kind", "reason", "summary")
     return tuple(
         DecisionTick(d.at.timestamp(), d.kind, d.reason, d.summary, reverse("decision", args=[d.pk]))
         for d in scheduler_selectors.ticks(start, end, own)

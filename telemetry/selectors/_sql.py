@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from django.db import connection
+from numpy.typing import NDArray
 
 from telemetry.selectors.frames import TimeRange
 
@@ -51,5 +53,19 @@ def span(time_range: TimeRange) -> dict[str, Any]:
 
 
 def bucket(column: str) -> str:
-    """Returns SQL for the index of `column`'s bucket, by floats: decimals take several times as long."""
-    return f"floor(extract(epoch FROM {column} - %(start)s)::float8 / %(bucket_s)s::float8)::int"
+    """Returns SQL for the index of `column`'s bucket, by floats: decimals, as those of `extract`, take longer."""
+    return f"floor(date_part('epoch', {column} - %(start)s) / %(bucket_s)s::float8)::int"
+
+
+def packed(value: str) -> str:
+    """Returns SQL that aggregates `value`, whole numbers and never null, as the bytes that `unpacked` reads.
+
+    Some ten thousand values are read in a tenth of the time that as many rows take, in half of that of an array. Those
+    of one SELECT are in the same order.
+    """
+    return f"string_agg(int8send(({value})::int8), '')"
+
+
+def unpacked(column: bytes | None) -> NDArray[np.int64]:
+    """Returns the values (n,) of what `packed` aggregated; None, of no rows, is none."""
+    return np.frombuffer(column or b"", dtype=">i8").astype(np.int64)

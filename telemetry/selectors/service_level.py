@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from telemetry.storage.sql.length_rollups import ANSWERED, LENGTH
 from telemetry.storage.sql.request_rollups import ENDED as ENDED_AT
 from telemetry.storage.sql.request_rollups import ENDED_UTC
 
-from ._sql import at, bucket, day_of, rows, span
+from ._sql import at, bucket, day_of, packed, rows, span, unpacked
 
 ROLLING_S = 120.0  # at three requests a second the least in which a p99 means anything
 QUARTILES = 4  # FREESH C.2: K = 4 groups by output length
@@ -70,12 +70,10 @@ SELECT tenant_id, {bucket("start_at")} AS i, timely_tokens AS timely, output_tok
 FROM telemetry_tenantrollup
 WHERE step_s = %(step_s)s AND start_at >= %(since)s AND start_at < %(until)s AND output_tokens > 0
 """
-# Columns as arrays: some ten thousand values are read faster than as many rows. `_buckets` adds up those of a bucket,
-# in a tenth of the database's time.
-TENANTS_SQL = """
-SELECT coalesce(array_agg(tenant_id), '{{}}') AS tenant, coalesce(array_agg(i), '{{}}') AS i,
-       coalesce(array_agg(timely::float8), '{{}}') AS timely, coalesce(array_agg(output::float8), '{{}}') AS output
-FROM ({tenants}) tenants
+# `_buckets` adds up those of a bucket, in a tenth of the database's time.
+TENANTS_SQL = f"""
+SELECT {packed("tenant_id")} AS tenant, {packed("i")} AS i, {packed("timely")} AS timely, {packed("output")} AS output
+FROM ({{tenants}}) tenants
 """
 
 # By length of the answer, so that each rolling window's quartiles of length can be cut from counts.
@@ -89,10 +87,10 @@ SELECT service, request_class, {bucket("start_at")} AS i, length, requests, time
 FROM telemetry_lengthrollup
 WHERE step_s = %(step_s)s AND start_at >= %(since)s AND start_at < %(until)s AND requests > 0
 """
-CLASSES_SQL = """
-SELECT service, request_class, array_agg(i) AS i, array_agg(length) AS length, array_agg(requests::int) AS requests,
-       array_agg(timely::float8) AS timely
-FROM ({lengths}) lengths GROUP BY 1, 2 ORDER BY 1, 2
+CLASSES_SQL = f"""
+SELECT service, request_class, {packed("i")} AS i, {packed("length")} AS length, {packed("requests")} AS requests,
+       {packed("timely")} AS timely
+FROM ({{lengths}}) lengths GROUP BY 1, 2 ORDER BY 1, 2
 """
 
 
@@ -211,16 +209,14 @@ def _classes(params: dict[str, object], roll: int, count: int) -> dict[tuple[str
 
 
 def _buckets(
-    keys: Sequence[int], i: Sequence[int], columns: Iterable[Sequence[float]], roll: int, count: int
+    keys: bytes | None, i: bytes | None, columns: Iterable[bytes | None], roll: int, count: int
 ) -> list[Table]:
     """Sums each of `columns` by bucket, a row for each of -roll .. count-1, and by key, a column for each, the least
-    first."""
-    found, column = np.unique(np.asarray(keys, dtype=np.int64), return_inverse=True)
-    cell = (np.asarray(i, dtype=np.int64) + roll) * len(found) + column
+    first. What is given is packed."""
+    found, column = np.unique(unpacked(keys), return_inverse=True)
+    cell = (unpacked(i) + roll) * len(found) + column
     shape = roll + count, len(found)
-    sums = (
-        np.bincount(cell, np.asarray(values, dtype=np.float64), minlength=shape[0] * shape[1]) for values in columns
-    )
+    sums = (np.bincount(cell, unpacked(values), minlength=shape[0] * shape[1]) for values in columns)
     return [np.asarray(each, dtype=np.float64).reshape(shape) for each in sums]
 
 
