@@ -168,6 +168,45 @@ class GpuMeter(Protocol):
     def read(self) -> tuple[GpuReading, ...]: ...
 
 
+# How a host's energy is known: by the kernel's RAPL counters, by the Zeus daemon that reads them, by the power that the
+# node's baseboard controller tells (Redfish or IPMI), or by a constant that somebody declared.
+HOST_METHODS = ("rapl-powercap", "zeusd", "redfish", "ipmi", "declared")
+
+
+@dataclass(frozen=True, slots=True)
+class HostReading:
+    """One domain of a host's energy at one instant: of a node, all that is not a GPU.
+
+    `domain`: its name on the node, such as `package-0`, `dram-0`, or what a declared constant is called. `energy_j`
+    counts from the agent's start, and from 0 again where what came in between is not known. None: missing.
+    """
+
+    domain: str
+    method: str  # of HOST_METHODS
+    at_s: float
+    energy_j: float | None
+    power_w: float | None = None
+    whole_node: bool = False  # the domain has the GPUs and all other domains in it: a meter at the node's supplies
+
+    def __post_init__(self) -> None:
+        if self.method not in HOST_METHODS:
+            raise ValueError(f"method is one of {', '.join(HOST_METHODS)}, not '{self.method}'")
+
+
+class HostMeter(Protocol):
+    """Reads a host's energy on one node: processors, memory, and what else its supplies feed.
+
+    Blocks for at most its time-out, 1 s; adapters to slower devices read in a thread of their own and give what that
+    read last. Raises AdapterError.
+    """
+
+    def read(self) -> tuple[HostReading, ...]: ...
+
+    def notices(self) -> tuple[str, ...]: ...
+
+    def close(self) -> None: ...
+
+
 class FrequencyActuator(Protocol):
     """Holds SM clocks below the top under a lease: unless renewed within `lease_s` the clock returns to its default.
 

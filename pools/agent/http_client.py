@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import socket
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from core.ports import PermanentError, RetryableError
@@ -13,13 +17,27 @@ LONGEST_BYTES = 16 << 20
 class HttpClient:
     """Not thread-safe: the agent's loop has one thread. Blocks for at most two time-outs, connecting included."""
 
-    def __init__(self, base_url: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        trust: ssl.SSLContext | None = None,
+    ) -> None:
+        """`headers` go with each request. `trust`: whose certificates are believed; None: those that the system does.
+
+        Raises ValueError: that is no address.
+        """
         parts = urlsplit(base_url)
         if parts.scheme not in ("http", "https") or not parts.hostname or not parts.port:
             raise ValueError(f"'{base_url}' is not of the form http://HOST:PORT or https://HOST:PORT")
         self._where = f"{parts.hostname}:{parts.port}"
-        kind = http.client.HTTPConnection if parts.scheme == "http" else http.client.HTTPSConnection
-        self._connection = kind(parts.hostname, parts.port, timeout=timeout_s)
+        self._headers = dict(headers or {})
+        self._connection: http.client.HTTPConnection = (
+            http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
+            if parts.scheme == "http"
+            else http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout_s, context=trust)
+        )
 
     def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
         """Returns the body of a 2xx answer.
@@ -53,8 +71,9 @@ class HttpClient:
         self._connection.close()
 
     def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        headers = {**self._headers, "Content-Type": "application/json"} if body else self._headers
         try:
-            self._connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+            self._connection.request(method, path, body, headers)
             response = self._connection.getresponse()
             data = response.read(LONGEST_BYTES + 1)
             if len(data) > LONGEST_BYTES:
@@ -69,3 +88,28 @@ class HttpClient:
     def _failed(self, error: Exception) -> RetryableError:
         what = "did not answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
         return RetryableError(f"{self._where}: {what}")
+
+
+class UnixHttpClient(HttpClient):
+    """The same through a Unix socket."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        self._where = str(path)
+        self._headers = {}
+        self._connection = _UnixConnection(path, timeout_s)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(self.timeout)
+        try:
+            connection.connect(str(self._path))
+        except BaseException:
+            connection.close()
+            raise
+        self.sock = connection

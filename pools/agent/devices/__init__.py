@@ -1,1 +1,1 @@
-"""A node's GPUs behind their ports: NVML, DCGM, declared power, the actuator and simulated nodes."""
+"""A node's GPUs behind their ports: NVML, AMD SMI, DCGM, declared power, the actuator and simulated nodes."""
