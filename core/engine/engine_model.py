@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from core.engine.engine_params import (
     ENGINES,
@@ -22,13 +21,14 @@ from core.engine.engine_params import (
     MODELS,
     EngineParams,
     GpuParams,
-    ModelParams,
     UnknownConfiguration,
     engine,
     gpu,
     model,
 )
 from core.engine.iteration import Iteration, Totals
+from core.engine.model_shape import ModelParams
+from core.engine.parameter_caches import cached
 from core.engine.steady_state import MAX_SEQUENCES, SteadyState, max_rps, steady_state
 from core.types import Limits
 
@@ -96,20 +96,17 @@ def _bandwidth_share(f: float, f_bw: float) -> float:
 
 
 def _constants(m: ModelParams, g: GpuParams, e: EngineParams, tp: int) -> Constants:
-    embedding = float(m.vocab * m.hidden)
-    dense = m.params - m.expert_params - (1 if m.tied else 2) * embedding
-    routed = m.top_k / m.experts if m.experts else 0.0
     all_reduces = 2 * m.layers * e.comm_scale if tp > 1 else 0.0
     return Constants(
-        flop_per_token=2.0 * (dense + m.expert_params * routed),
-        flop_per_row=2.0 * embedding,
+        flop_per_token=2.0 * (m.dense_params + m.expert_params * m.routed),
+        flop_per_row=2.0 * m.embedding_params,
         flop_per_attention=4.0 * m.layers * m.heads * m.head_dim,
-        dense_bytes=m.dtype_bytes * dense,
-        expert_bytes=m.dtype_bytes * m.expert_params,
-        expert_miss=1.0 - routed,
-        head_bytes=m.dtype_bytes * embedding,
+        dense_bytes=m.dense_params * m.dense_bits / 8,
+        expert_bytes=m.expert_params * m.expert_bits / 8,
+        expert_miss=1.0 - m.routed,
+        head_bytes=m.dtype_bytes * m.embedding_params,
         activation_bytes=32.0 * m.layers * m.hidden,
-        kv_bytes=2.0 * m.layers * m.kv_heads * m.head_dim * m.dtype_bytes,
+        kv_bytes=m.kv_bytes,
         compute=tp * g.peak_flops * g.eff_c * e.c_scale,
         bandwidth=tp * g.hbm_bw * g.eff_m / _bandwidth_share(g.f_max, g.f_bw),
         ar_fixed_s=all_reduces * g.ar_us * 1e-6 * math.sqrt(tp),
@@ -167,7 +164,7 @@ class EngineModel:
 
     @property
     def weight_bytes(self) -> float:
-        return self.model_params.params * self.model_params.dtype_bytes
+        return self.model_params.weight_bytes
 
     @property
     def kv_capacity_tokens(self) -> float:
@@ -313,7 +310,7 @@ class EngineModel:
         return max_rps(self, prompt_tokens, output_tokens, mhz, limits, spare_deviations)
 
 
-@lru_cache(maxsize=1024)
+@cached(maxsize=1024)
 def engine_model(
     model_name: str, gpu_name: str, tp: int, engine_name: str = "vllm-v1", share: float = 1.0
 ) -> EngineModel:

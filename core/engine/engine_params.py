@@ -1,16 +1,21 @@
 """Parameters of the engine model: GPU types, models, engines, read from data/engine_params.json.
 
 Fitted by us to published measurements only (ML.ENERGY H100, Splitwise A100 and H100, FREESH, throttLL'eM, DynamoLLM).
+Other GPU types take their parameters from their data sheets (`gpu_types`), other models from their shapes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
+
+from core.engine.gpu_types import GpuType, gpu_types
+from core.engine.model_shape import BadShape, ModelParams, is_key, shape_of_key
+from core.engine.parameter_caches import cached
 
 _PARAMETERS = Path(__file__).parent / "data" / "engine_params.json"
 
@@ -71,25 +76,6 @@ class GpuParams:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelParams:
-    """A transformer's shape. `tied`: input and output embeddings are one matrix."""
-
-    name: str
-    params: float
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab: int
-    expert_params: float = 0.0
-    experts: int = 0
-    top_k: int = 0
-    tied: bool = False
-    dtype_bytes: int = 2
-
-
-@dataclass(frozen=True, slots=True)
 class EngineParams:
     """A serving engine's host-side overheads and how well it uses the GPU."""
 
@@ -113,9 +99,47 @@ def _load(kind: type[P], rows: Mapping[str, Mapping[str, Any]]) -> Mapping[str, 
 
 
 _tables = json.loads(_PARAMETERS.read_text(encoding="utf-8"))
-GPUS: Mapping[str, GpuParams] = _load(GpuParams, _tables["gpus"])
+FITTED: Mapping[str, GpuParams] = _load(GpuParams, _tables["gpus"])
 MODELS: Mapping[str, ModelParams] = _load(ModelParams, _tables["models"])
 ENGINES: Mapping[str, EngineParams] = _load(EngineParams, _tables["engines"])
+
+
+class _Gpus(Mapping[str, GpuParams]):
+    """All GPU types that can be planned with: fitted ones, and those of which there is a data sheet."""
+
+    def __getitem__(self, name: str) -> GpuParams:
+        return FITTED[name] if name in FITTED else _by_data_sheet(gpu_types()[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*FITTED, *gpu_types())))
+
+    def __len__(self) -> int:
+        return len(FITTED.keys() | gpu_types().keys())
+
+
+GPUS: Mapping[str, GpuParams] = _Gpus()
+
+
+@cached(maxsize=256)
+def _by_data_sheet(own: GpuType) -> GpuParams:
+    """Gives a type the coefficients of the one that it is like, in its own ranges of clocks and power."""
+    like, sheet = FITTED[own.like], gpu_types()[own.like]
+    clocks, power = own.f_max / like.f_max, own.tdp_w / like.tdp_w
+    return replace(
+        like,
+        name=own.name,
+        peak_flops=own.peak_flops,
+        hbm_bw=own.hbm_bw,
+        mem_gb=own.mem_gb,
+        tdp_w=own.tdp_w,
+        idle_w=own.idle_w or like.idle_w * power,
+        f_max=own.f_max,
+        f_min=own.f_min,
+        ar_bw=like.ar_bw * own.link_bw / sheet.link_bw,
+        f_bw=like.f_bw * clocks,
+        f_v=max(own.f_min, like.f_v * clocks),
+        c_clk=like.c_clk * power,
+    )
 
 
 def _named(field_name: str, table: Mapping[str, P], name: str) -> P:
@@ -130,8 +154,14 @@ def gpu(name: str) -> GpuParams:
     return _named("gpu", GPUS, name)
 
 
+@cached(maxsize=256)
 def model(name: str) -> ModelParams:
-    """Returns the parameters of a model. Raises UnknownConfiguration."""
+    """Returns the shape of a model by its name here, or by the shape's own key. Raises UnknownConfiguration."""
+    if name not in MODELS and is_key(name):
+        try:
+            return shape_of_key(name)
+        except BadShape as error:
+            raise UnknownConfiguration("model", name, f"shapes that a transformer can have ({error})") from None
     return _named("model", MODELS, name)
 
 

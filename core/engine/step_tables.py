@@ -6,9 +6,8 @@ GPUs, in joules.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from core.engine.engine_model import MAX_SEQUENCES, EngineModel, UnknownConfiguration, engine_model
+from core.engine.parameter_caches import cached
 
 # Mean prompt (1155) plus half of the mean output (211) of the Azure conversation trace of 2023 (AzurePublicDataset,
 # CC-BY).
@@ -68,7 +67,7 @@ def step_table(model: str, gpu: str, tp: int, engine: str, mhz: float) -> StepTa
     return _table(model, gpu, tp, engine, round(mhz / CLOCK_STEP_MHZ))
 
 
-@lru_cache(maxsize=4096)
+@cached(maxsize=4096)
 def _table(model: str, gpu: str, tp: int, engine: str, clock_step: int) -> StepTable | None:
     try:
         return StepTable(engine_model(model, gpu, tp, engine), clock_step * CLOCK_STEP_MHZ)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.load_profile import LoadProfile, modelled, servable
+from core.engine.parameter_caches import cached
 from core.engine.steady_state import SPARE_DEVIATIONS
 from core.observations.clock_given import ProfileClocks
 from core.observations.mode_profile import Lengths
 from core.types import Mode
 
 
-@lru_cache(maxsize=4096)
+@cached(maxsize=4096)
 def load_profile(model: str, engine: str, mode: Mode, lengths: Lengths) -> LoadProfile | None:
     """Returns DynamoLLM's profile, up to the load that the KV cache has room for in 99 of 100 moments at each clock.
 
@@ -25,7 +24,7 @@ def load_profile(model: str, engine: str, mode: Mode, lengths: Lengths) -> LoadP
     return servable(worker, lengths.prompt_tokens, lengths.output_tokens, lengths.context_tokens)
 
 
-@lru_cache(maxsize=4096)
+@cached(maxsize=4096)
 def full_load_profile(
     model: str, engine: str, mode: Mode, lengths: Lengths, full_tokens: int | None, mhz: ProfileClocks
 ) -> LoadProfile | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from core.engine.engine_model import engine_model
+from core.engine.parameter_caches import cached
 from core.engine.steady_state import SPARE_DEVIATIONS
 from core.types import Limits, Mode, ModeProfile, Source
 
@@ -46,7 +46,7 @@ def mean_context(requests: Floats, prompt: Floats, output: Floats) -> float | No
     return float(output @ each / output.sum())
 
 
-@lru_cache(maxsize=65_536)
+@cached(maxsize=65_536)
 def mode_profile(model: str, engine: str, mode: Mode, lengths: Lengths, limits: Limits) -> ModeProfile:
     """Computes the rate that an instance carries within `limits` with room for bursts, and its power and latencies
     then.

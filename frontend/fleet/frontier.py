@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from core.cells import csv_text
 from core.chart_values import COLOURS
 from core.engine.engine_model import engine_model, gpu
+from core.engine.parameter_caches import cached
 from core.types import Limits
 from frontend import formats
 from frontend.charts.plot import plot
@@ -112,7 +112,7 @@ def frontier(points: Sequence[Point], look: Look, latency: str, class_name: str)
     return figure, csv_text(header, body)
 
 
-@lru_cache(maxsize=256)
+@cached(maxsize=256)
 def grid(
     model: str, gpu_type: str, engine: str, prompt_tokens: float, output_tokens: float, limits: Limits
 ) -> tuple[ClockPoint, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from core.accounting.allocation import RequestSpans, TokenTime
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.iteration import Totals
+from core.engine.parameter_caches import cached
 from core.units import US_PER_S
 from pools.models import Instance, Site
 from telemetry.ledger.window_sources import LONGEST_REQUEST_S
@@ -74,7 +74,7 @@ def token_time(instance: Instance) -> TokenTime:
     return _token_time(card.name, instance.gpu_type, instance.tp, card.engine)
 
 
-@lru_cache(maxsize=1024)
+@cached(maxsize=1024)
 def _token_time(model: str, gpu_type: str, tp: int, engine: str) -> TokenTime:
     """Returns how long one token keeps the engine busy at its top clock, by the engine model."""
     try:

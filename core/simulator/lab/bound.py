@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 import numpy as np
 
 from core.algorithms.fleet.site_mix import Mix, Offer, best_mix
 from core.engine.engine_model import engine_model
 from core.engine.load_profile import LoadProfile, clocks, modelled
+from core.engine.parameter_caches import cached
 from core.observations.mode_profile import Lengths
 from core.policy.dynamo_classes import strictest
 from core.simulator.kernel.arrivals import Arrivals
@@ -160,7 +160,7 @@ def _with_ceiling(world: World, mode: Mode, lengths: Lengths, ceiling_of: Mappin
     return _at_clocks(service.model, service.engine, mode, lengths, ceiling)
 
 
-@lru_cache(maxsize=4096)
+@cached(maxsize=4096)
 def _at_clocks(model: str, engine: str, mode: Mode, lengths: Lengths, ceiling: Ceiling | None) -> LoadProfile | None:
     worker = engine_model(model, mode.gpu, mode.tp, engine)
     mhz = clocks(worker.gpu_params, _STEP_MHZ, worker.gpu_params.f_min) if ceiling is None else ceiling.mhz

@@ -12,6 +12,7 @@ import numpy as np
 from core.engine import load_profile
 from core.engine.engine_model import UnknownConfiguration, engine_model, gpu
 from core.engine.load_profile import LoadProfile
+from core.engine.parameter_caches import cached
 from core.engine.profiled_engine import ProfiledEngine
 from core.engine.profiles import Profile
 from core.engine.steady_state import SPARE_DEVIATIONS
@@ -137,7 +138,7 @@ def _modelled(kind: EngineKind, lengths: Lengths, shape: ProfileShape) -> LoadPr
     return full_load_profile(kind.model, kind.engine, Mode(kind.gpu, kind.tp), lengths, shape.full_tokens, shape)
 
 
-@lru_cache(maxsize=1024)
+@cached(maxsize=1024)
 def _weights(kind: EngineKind, lengths: Lengths, batch: float) -> Mapping[str, float]:
     try:
         return latency_weights(engine_model(kind.model, kind.gpu, kind.tp, kind.engine), lengths, batch)

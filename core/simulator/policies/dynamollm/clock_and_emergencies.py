@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
-from functools import lru_cache
 
 from core.controllers.clock import clock_profile
 from core.controllers.clock.clock_profile import InstanceLoad
 from core.controllers.request import emergency
 from core.engine.engine_model import engine_model, gpu
+from core.engine.parameter_caches import cached
 from core.observations import asking
 from core.observations.clock_given import RecentRate, SeenShares, instance_load, least_mhz, shared, taken_in
 from core.simulator.kernel.commands import FleetView, SimCommand
@@ -30,7 +30,7 @@ _CHUNK_TOKENS = 2048  # what a prompt token takes is estimated with a full itera
 _RUNGS = (Reason.SQUASHED, Reason.RESTEERED, Reason.RAMPED, Reason.REORDERED, Reason.AT_LIMIT)
 
 
-@lru_cache(maxsize=65_536)
+@cached(maxsize=65_536)
 def prefill_token_s(spec: InstanceSpec, mhz: float) -> float:
     """Returns the seconds for each token of a prompt."""
     engine = engine_model(spec.model, spec.gpu, spec.tp, spec.engine)

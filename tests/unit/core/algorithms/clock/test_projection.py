@@ -116,6 +116,10 @@ def test_deadline_is_missed_when_the_end_falls_on_it() -> None:
 # -- search (IV-E) --------------------------------------------------------------------------------------
 
 
+# No mean of this table's times is exactly one of them: the two ways to sum would round to either side of it.
+LIMITS_S = (None, 0.00803, 0.01207, 0.02011, 0.05003)
+
+
 def brute_force(given_rows: list[Row], speed: SpeedTable, now_s: float, tbt_s: float | None) -> int | None:
     """The lowest of all clocks at which the walk keeps every limit."""
     walked = walk(given_rows, speed.shape.block_tokens, speed.shape.chunk_tokens)
@@ -133,7 +137,7 @@ def brute_force(given_rows: list[Row], speed: SpeedTable, now_s: float, tbt_s: f
 
 
 @settings(deadline=None, max_examples=150)
-@given(rows(), st.sampled_from([None, 0.008, 0.012, 0.02, 0.05]), st.floats(0.0, 0.3))
+@given(rows(), st.sampled_from(LIMITS_S), st.floats(0.0, 0.3))
 def test_search_finds_what_brute_force_finds_when_any_batch_runs(
     given_rows: list[Row], tbt_s: float | None, now_s: float
 ) -> None:

@@ -102,9 +102,9 @@ def test_board_is_counted_once_when_mig_divides_it(exporter: Exporter, meter: Dc
 
 
 def test_type_is_said_to_be_unknown_when_the_catalogue_lacks_it(exporter: Exporter, meter: DcgmGpuMeter) -> None:
-    exporter.page = row("POWER_USAGE", 50, model="NVIDIA L4") + row("SM_CLOCK", 2040, model="NVIDIA L4")
+    exporter.page = row("POWER_USAGE", 50, model="NVIDIA T4") + row("SM_CLOCK", 2040, model="NVIDIA T4")
     (found,) = meter.read()
-    assert (found.gpu_type, found.max_mhz) == ("L4", 2040.0)
+    assert (found.gpu_type, found.max_mhz) == ("T4", 2040.0)
     assert any("no GPU type of the catalogue" in note for note in meter.notices())
 
 

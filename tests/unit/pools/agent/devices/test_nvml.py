@@ -59,7 +59,7 @@ def test_everything_is_reported_when_the_gpu_is_whole(meter: NvmlGpuMeter, board
 
 
 def test_inventory_says_what_the_node_has(meter: NvmlGpuMeter, boards: Boards) -> None:
-    boards[1].name = b"NVIDIA H100 PCIe"
+    boards[1].name = b"NVIDIA T4"
     found = meter.inventory()
     assert found.driver == "570.00.01"
     first, second = found.gpus
@@ -67,9 +67,9 @@ def test_inventory_says_what_the_node_has(meter: NvmlGpuMeter, boards: Boards) -
     assert first.clocks_mhz[:2] == (210.0, 225.0)
     assert first.clocks_mhz[-1] == 1410.0
     assert first.mig_slices is None
-    assert (second.gpu_type, second.catalogued) == ("H100-PCIe", False)
+    assert (second.gpu_type, second.catalogued) == ("T4", False)
     meter.read()
-    assert "H100 PCIe is no GPU type of the catalogue" in words(meter)
+    assert "T4 is no GPU type of the catalogue" in words(meter)
 
 
 @pytest.mark.parametrize(("code", "why"), [(NOT_SUPPORTED, ""), (NO_PERMISSION, " (cannot read it: no permission")])
@@ -185,7 +185,8 @@ def test_nothing_is_compared_when_power_is_not_known_all_along() -> None:
     [
         ("NVIDIA H100 80GB HBM3", ("H100-SXM-80GB", True)),
         ("A100-40GB", ("A100-40GB", True)),
-        ("NVIDIA A100 80GB PCIe", ("A100-80GB-PCIe", False)),
+        ("NVIDIA A100 80GB PCIe", ("A100-PCIe-80GB", True)),
+        ("NVIDIA T4 16GB", ("T4-16GB", False)),
     ],
 )
 def test_type_is_the_catalogues_only_when_it_is_the_same_board(name: str, expected: tuple[str, bool]) -> None:

@@ -1,0 +1,1 @@
+"""Reads what a model's own files say of it."""

@@ -1,0 +1,110 @@
+"""A model's shape from its config.json, in a folder, a file, a document, or a repository of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from core.engine.model_config import BadConfig, shape_of_config
+from core.engine.model_shape import ModelParams
+
+HUB = "https://huggingface.co"
+_NAME = "config.json"
+_HUB_TIMEOUT_S = 10.0
+_MOST_BYTES = 1_000_000
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+# Of models whose own code is not run: they have the shape of a type that transformers has.
+_SAME_SHAPE = {"kimi_k2": "deepseek_v3", "deepseek_v32": "deepseek_v3"}
+
+
+def shape_from(place: str, kv_bits: float | None = None) -> ModelParams:
+    """Reads a shape from a folder with a config.json, such a file, or a repository `owner/name` of the hub.
+
+    Blocks; from the hub for up to 10 s. Raises BadConfig: nothing there, not reachable, or nothing to compute with.
+    """
+    path = Path(place).expanduser()
+    if path.is_dir():
+        path /= _NAME
+    if path.is_file():
+        return shape_of_document(_read(path), path.parent.name or place, kv_bits)
+    if not _REPOSITORY.fullmatch(place):
+        raise BadConfig("config", f"'{place}' is no folder with a {_NAME}, no such file, and no owner/name of the hub")
+    return shape_of_document(_fetch(place), place, kv_bits)
+
+
+def shape_of_document(document: Mapping[str, Any], name: str = "", kv_bits: float | None = None) -> ModelParams:
+    """Makes the shape of a config.json that was read already. No code of the model is run. Raises BadConfig."""
+    return shape_of_config(_with_defaults(document), name, kv_bits)
+
+
+def parse(text: str | bytes) -> dict[str, Any]:
+    """Reads the text of a config.json. Raises BadConfig."""
+    if len(text) > _MOST_BYTES:
+        raise BadConfig("config", f"longer than {_MOST_BYTES:,} bytes: not a {_NAME}")
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise BadConfig("config", f"not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadConfig("config", "not an object of fields")
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return parse(path.read_bytes())
+    except OSError as error:
+        raise BadConfig("config", f"{path} cannot be read: {error.strerror}") from None
+
+
+def _fetch(repository: str) -> dict[str, Any]:
+    address = f"{HUB}/{repository}/resolve/main/{_NAME}"
+    try:
+        answer = httpx2.get(address, timeout=_HUB_TIMEOUT_S, follow_redirects=True)
+        answer.raise_for_status()
+    except httpx2.HTTPStatusError as error:
+        status = error.response.status_code
+        why = (
+            "no such repository, or one that needs an account" if status in (401, 403, 404) else f"it answers {status}"
+        )
+        raise BadConfig("config", f"{repository}: {why}; name a folder with its {_NAME}") from None
+    except httpx2.HTTPError as error:
+        why = f"the hub could not be asked ({error})"
+        raise BadConfig("config", f"{repository}: {why}; name a folder with its {_NAME}") from None
+    return parse(answer.content)
+
+
+def _with_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
+    # Says at each import that there is no PyTorch, which reading a configuration does not need.
+    logging.getLogger("transformers").addFilter(lambda record: record.levelno >= logging.ERROR)
+    from transformers import AutoConfig  # a second to import: only where a model is read
+
+    fields = dict(document)
+    kind = str(fields.pop("model_type", "") or "")
+    if not kind:
+        raise BadConfig("model_type", "missing: the file is no model's configuration")
+    kind = _SAME_SHAPE.get(kind, kind)
+    try:
+        config = AutoConfig.for_model(kind, **fields)
+    except ValueError:
+        return {**document}  # transformers has no such type; what can be computed decides
+    except Exception as error:  # a field of a kind that the type's own class chokes on
+        raise BadConfig("config", f"not a configuration of a {kind}: {error}") from None
+    return {**_plain(config), "dtype": document.get("dtype") or document.get("torch_dtype")}
+
+
+_FIELDS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size", "head_dim")
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    """Returns a configuration's fields under their usual names too (GPT-2's `n_embd` is its `hidden_size`)."""
+    fields = {**config.to_dict(), **{name: value for name in _FIELDS if (value := getattr(config, name, None))}}
+    if (text := getattr(config, "text_config", None)) is not None:
+        fields["text_config"] = _plain(text)
+    return fields
