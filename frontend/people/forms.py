@@ -59,14 +59,20 @@ class PersonForm(RoleForm):
     field_order = ("username", "email", "role", "sites")
 
 
-class LongSelect(forms.Select):
-    """Of a thousand options: Django's own renders a template for each."""
+class TenantInput(forms.TextInput):
+    """Suggests tenants by what is typed: a thousand are long to choose from, and take most of a page's time."""
 
-    template_name = "frontend/people/select.html"
+    template_name = "frontend/people/tenant_input.html"
 
 
 class KeyForm(Fields):
-    tenant = forms.ModelChoiceField(Tenant.objects.all(), to_field_name="name", empty_label=None, widget=LongSelect)
+    tenant = forms.ModelChoiceField(
+        Tenant.objects.all(),
+        to_field_name="name",
+        widget=TenantInput(attrs={"autocomplete": "off", "autocapitalize": "none"}),
+        error_messages={"invalid_choice": "No tenant has that name."},
+        help_text="Type a part of the name, and choose among those that have it.",
+    )
     label = forms.CharField(label="What for", max_length=100)
     lifetime = forms.ChoiceField(label="Valid for", choices=LIFETIMES, initial="90", required=False)
 

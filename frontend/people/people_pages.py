@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from allauth.mfa.models import Authenticator
 from django.contrib import messages
@@ -10,20 +11,22 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from pools.access import audit, people, rights
 from pools.access.rights import Right
-from pools.models import AccessToken, ApiKey, Membership
+from pools.models import AccessToken, ApiKey, Membership, Tenant
 
 from .account import shown_once, token_rows
 from .forms import KeyForm, PersonForm, RoleForm, expiry
 from .key_publishing import publish_to_gateways
 
 PAGE = 50
+SUGGESTED = 20
 
 
 @never_cache
@@ -58,6 +61,7 @@ def people_list(request: HttpRequest) -> HttpResponse:
         "form": form,
         "page": page,
         "q": text,
+        "keep": f"&{urlencode({'q': text})}" if text else "",
         "rows": [_row(user, user.pk in two_step) for user in page.object_list],
     }
     return render(request, "frontend/people/people.html", context, status=400 if form.errors else 200)
@@ -137,16 +141,31 @@ def keys(request: HttpRequest) -> HttpResponse:
         )
         publish_to_gateways()
         return shown_once(request, f"A key of {key.tenant}", [("API key", secret)], "keys")
-    page = Paginator(ApiKey.objects.select_related("tenant").order_by("tenant__name", "-created_at"), PAGE)
+    keys = ApiKey.objects.select_related("tenant").order_by("tenant__name", "-created_at")
     tokens = (
         AccessToken.objects.select_related("user").filter(revoked_at=None).order_by("user__username", "-created_at")
     )
+    page = Paginator(keys, PAGE).get_page(request.GET.get("page"))
+    tokens_page = Paginator(tokens, PAGE).get_page(request.GET.get("tokens"))
     context = {
         "form": form,
-        "page": page.get_page(request.GET.get("page")),
-        "tokens": token_rows(tokens[:500]),
+        "page": page,
+        "tokens_page": tokens_page,
+        "tokens": token_rows(tokens_page.object_list),
+        "keep_keys": f"&page={page.number}#all-tokens",
+        "keep_tokens": f"&tokens={tokens_page.number}",
     }
     return render(request, "frontend/people/keys.html", context, status=400 if form.errors else 200)
+
+
+@never_cache
+@require_safe
+@rights.needs(Right.ADMINISTER)
+def tenant_names(request: HttpRequest) -> HttpResponse:
+    """Lists tenants that have in their name or label what is typed, as the options of an input."""
+    text = request.GET.get("tenant", "").strip()[:100]
+    found = Tenant.objects.filter(Q(name__icontains=text) | Q(label__icontains=text))
+    return render(request, "frontend/people/tenant_names.html", {"tenants": found[:SUGGESTED]})
 
 
 @require_POST

@@ -22,6 +22,7 @@ urlpatterns = [
     path("people/<int:user_id>/password/", people_pages.person_password, name="person-password"),
     path("people/<int:user_id>/two-step/off/", people_pages.person_two_step_off, name="person-two-step-off"),
     path("keys/", people_pages.keys, name="keys"),
+    path("keys/tenants/", people_pages.tenant_names, name="key-tenants"),
     path("keys/<int:key_id>/revoke/", people_pages.key_revoke, name="key-revoke"),
     path("keys/tokens/<int:token_id>/revoke/", people_pages.token_revoke, name="token-revoke"),
     path("audit/", audit_page.audit_trail, name="audit"),

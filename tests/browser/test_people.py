@@ -11,7 +11,7 @@ from django.contrib.auth import get_user_model
 from playwright.sync_api import Browser, Page, expect
 
 from pools.access import audit, people
-from pools.models import AccessToken, ApiKey
+from pools.models import AccessToken, ApiKey, Tenant
 from tests.browser.conftest import SignIn
 from tests.fakes import seed
 
@@ -97,6 +97,11 @@ def test_keys_are_made_seen_once_and_revoked(
 ) -> None:
     page.goto("/keys/")
     page.get_by_text("New key").click()
+    tenant = Tenant.objects.latest("name").name
+    field = page.get_by_role("combobox", name="Tenant")
+    field.press_sequentially(tenant[:4])
+    expect(page.locator(f'#tenant-names option[value="{tenant}"]')).to_be_attached()
+    field.fill(tenant)
     page.get_by_label("What for").fill("shop")
     page.get_by_role("button", name="Make the key").click()
     secret = page.locator("dd code").inner_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import os
 import re
@@ -32,7 +33,7 @@ from rest_framework.request import Request
 from rest_framework.test import APIRequestFactory
 
 from frontend.api.rest.authentication import TokenAuthentication
-from frontend.people import sign_in_limits
+from frontend.people import people_pages, sign_in_limits
 from greenserve.cli import cli
 from pools.access import audit, people, rights
 from pools.access.rights import Right
@@ -43,7 +44,7 @@ from tests.fakes.people import PASSWORD, ROLES, person
 pytestmark = pytest.mark.django_db
 SYSTEM = audit.Actor()
 PUBLIC = {"login", "account_login", "mfa_authenticate", "openid_connect_login", "openid_connect_callback", "healthz"}
-ADMINISTRATORS = {"people", "person", "keys", "audit", "audit-csv"}  # to look at
+ADMINISTRATORS = {"people", "person", "keys", "key-tenants", "audit", "audit-csv"}  # to look at
 OWN = {"account-password", "account-two-step", "account-two-step-off", "account-codes", "account-tokens", "time-zone"}
 OWN |= {"account-token-revoke", "login", "account_login", "logout", "mfa_authenticate"}
 FORMS = {"trial-new", "whatif-new", "whatif-apply", "whatif-experiment"}  # of operators
@@ -355,6 +356,34 @@ def test_tenant_key_is_shown_once_and_revoked(django_capture_on_commit_callbacks
     key.refresh_from_db()
     assert key.revoked_at is not None
     assert "revoked" in client.get("/keys/").content.decode()
+
+
+def test_key_is_of_a_tenant_that_is_found_as_its_name_is_typed():
+    Tenant.objects.bulk_create([Tenant(name=f"team-{n:02}", label=f"Of floor {n}") for n in range(30)])
+    client = client_of(person("administrator"))
+    assert "team-07" not in client.get("/keys/").content.decode()
+    for typed in ("AM-07", "Floor 7"):
+        shown = client.get("/keys/tenants/", {"tenant": typed}).content.decode()
+        assert re.findall(r'<option value="([^"]+)">([^<]+)', shown) == [("team-07", "Of floor 7")]
+    assert client.get("/keys/tenants/").content.decode().count("<option") == people_pages.SUGGESTED
+    answer = client.post("/keys/", {"tenant": "team-99", "label": "web"})
+    assert answer.status_code == 400
+    assert "No tenant has that name." in answer.content.decode()
+    assert 'value="team-99"' in answer.content.decode()
+    assert not ApiKey.objects.exists()
+
+
+def test_keys_and_tokens_are_turned_over_by_themselves(monkeypatch):
+    monkeypatch.setattr(people_pages, "PAGE", 2)
+    administrator = person("administrator")
+    tenant = Tenant.objects.create(name="acme")
+    for n in range(5):
+        people.new_key(SYSTEM, tenant, f"key {n}")
+        people.new_token(SYSTEM, administrator, f"token {n}", ["view"])
+    page = client_of(administrator).get("/keys/?page=2&tokens=3").content.decode()
+    assert re.findall(r"(?:key|token) \d", re.sub("aria-label=[^>]+", "", page)) == ["key 2", "key 1", "token 0"]
+    links = {html.unescape(link) for link in re.findall(r'href="(\?[^"]+)"', page)}
+    assert links == {"?page=1&tokens=3", "?page=3&tokens=3", "?tokens=2&page=2#all-tokens"}
 
 
 # -- audit -----------------------------------------------------------------------------------------
