@@ -1,7 +1,7 @@
 """The fleet's tables: sites, nodes, GPUs, models, services, pools, instances, people and jobs."""
 
 from .access import ApiKey, Tenant
-from .catalogue import ModelCard, Partition, Profile, ProfileSource, RequestClass
+from .catalogue import GpuType, ModelCard, Partition, Profile, ProfileSource, RequestClass
 from .fleet import Cluster, Gpu, Node, Site, simulated_gpus
 from .jobs import Job, JobState
 from .joining import JoinToken
@@ -14,6 +14,7 @@ __all__ = [
     "AuditEntry",
     "Cluster",
     "Gpu",
+    "GpuType",
     "Instance",
     "InstanceGpu",
     "Job",

@@ -1,20 +1,36 @@
-"""The models that can be served and their performance: model cards, partitions with request classes, profiles."""
+"""What can be served, on what, and how fast: model cards, GPU types, partitions with request classes, profiles."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import F, Q
 
+from core.engine import gpu_types
 from core.engine.engine_launch import DTYPES, EngineLaunch
+from core.engine.engine_params import FITTED
+from core.engine.model_config import BadConfig
 from core.types import Limits
+from pools.model_files.hugging_face import shape_of_document
+
+_CACHE_DTYPE = "--kv-cache-dtype"
 
 
 class ModelCard(models.Model):
-    """A model that pools can serve. `name` is also its name in the engine model."""
+    """A model that pools can serve.
+
+    The engine model goes by its `shape`, which is made of its `config` whenever the card is saved, so that fine-tunes of
+    one base share what is known of it. Without a config the card's name must be one that the engine model knows.
+    """
 
     name = models.CharField(max_length=100, unique=True)
     hugging_face_id = models.CharField(max_length=200, blank=True)
+    config = models.JSONField(
+        null=True, blank=True, help_text="The model's config.json; empty: the engine model must know the card's name."
+    )
+    shape = models.CharField(max_length=200, blank=True, editable=False, help_text="Made of the config.")
     max_model_len = models.PositiveIntegerField(help_text="Longest prompt plus output, in tokens.")
     engine = models.CharField(max_length=40, default="vllm-v1", help_text="Engine parameters of the engine model.")
     tokenizer = models.CharField(
@@ -60,11 +76,121 @@ class ModelCard(models.Model):
         except ValueError as error:
             where, _, why = str(error).partition(": ")
             raise ValidationError({fields.get(where, where): why}) from None
+        try:
+            self.shape = self._shape()
+        except BadConfig as error:
+            raise ValidationError({"config": str(error)}) from None
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Makes the shape of the config. Rows of `bulk_create` must bring theirs. Raises BadConfig."""
+        self.shape = self._shape()
+        if (names := kwargs.get("update_fields")) is not None:
+            kwargs["update_fields"] = {*names, "shape"}
+        super().save(*args, **kwargs)
+
+    @property
+    def engine_model_name(self) -> str:
+        """The name by which the engine model knows it: its shape's key, or else the card's own."""
+        return self.shape or self.name
+
+    def _shape(self) -> str:
+        if self.config is None:
+            return ""
+        if not isinstance(self.config, dict):
+            raise BadConfig("config", "not an object of fields")
+        return shape_of_document(self.config, self.name, self._kv_bits()).key
+
+    def _kv_bits(self) -> float | None:
+        """Returns the bits of a cached element that the engine's arguments set; None: they leave it to the model."""
+        words = [str(word) for word in self.engine_arguments or ()]
+        values = [after for word, after in zip(words, words[1:], strict=False) if word == _CACHE_DTYPE]
+        values += [word.removeprefix(f"{_CACHE_DTYPE}=") for word in words if word.startswith(f"{_CACHE_DTYPE}=")]
+        return 8.0 if values and values[-1].startswith("fp8") else None
 
     def launch(self) -> EngineLaunch:
         """Returns how a real engine of this card is started."""
         weights = self.weights or self.hugging_face_id
         return EngineLaunch(weights, self.dtype, tuple(self.engine_arguments), dict(self.engine_environment))
+
+
+class GpuType(models.Model):
+    """A GPU product beyond those that are shipped, by its data sheet (`core.engine.gpu_types`)."""
+
+    name = models.CharField(max_length=gpu_types.MOST_NAME, unique=True, help_text="For example L40S-48GB.")
+    peak_tflops = models.FloatField(help_text="Dense, at 16 bit.")
+    fp8_tflops = models.FloatField(null=True, blank=True, help_text="Dense, at 8 bit; empty: it has no such units.")
+    memory_gb = models.FloatField(help_text="Billions of bytes, as its driver says.")
+    memory_gb_per_s = models.FloatField(help_text="Bandwidth of its memory.")
+    link_gb_per_s = models.FloatField(help_text="To the other GPUs of its node, both directions together.")
+    tdp_w = models.FloatField()
+    idle_w = models.FloatField(null=True, blank=True, help_text="With nothing loaded; empty: as the type it is like.")
+    min_mhz = models.FloatField(help_text="Lowest SM clock.")
+    max_mhz = models.FloatField(help_text="Highest SM clock.")
+    like = models.CharField(
+        max_length=gpu_types.MOST_NAME,
+        help_text="The measured type whose efficiencies it is given until it has a profile of its own.",
+    )
+    driver_names = models.JSONField(
+        default=list, blank=True, help_text='Names by which drivers know it: ["NVIDIA L40S"].'
+    )
+    source = models.CharField(max_length=300, help_text="Where these figures are from.")
+    assumed = models.JSONField(default=list, blank=True, help_text='Fields that the source lacks: ["min_mhz"].')
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        """Raises ValidationError: figures that no GPU has, or the name of a shipped type."""
+        super().clean()
+        if self.name in gpu_types.SHIPPED:
+            raise ValidationError({"name": "This type is shipped: give yours another name."})
+        for name in ("driver_names", "assumed"):
+            words = getattr(self, name)
+            if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+                raise ValidationError({name: "Write a list of words."})
+        if unknown := sorted(set(self.assumed) - _SHEET.keys()):
+            raise ValidationError({"assumed": f"No such fields: {', '.join(unknown)}; known are {', '.join(_SHEET)}."})
+        try:
+            self.sheet().check(FITTED)
+        except gpu_types.BadGpuType as error:
+            own = next((name for name, theirs in _SHEET.items() if theirs == error.field_name), error.field_name)
+            raise ValidationError({own: str(error).partition(": ")[2]}) from None
+
+    def sheet(self) -> gpu_types.GpuType:
+        """Returns the data sheet as the engine model reads it."""
+        return gpu_types.GpuType(
+            name=self.name,
+            peak_flops=self.peak_tflops * 1e12,
+            hbm_bw=self.memory_gb_per_s * 1e9,
+            mem_gb=self.memory_gb,
+            tdp_w=self.tdp_w,
+            f_max=self.max_mhz,
+            f_min=self.min_mhz,
+            link_bw=self.link_gb_per_s * 1e9,
+            like=self.like,
+            source=self.source,
+            fp8_flops=(self.fp8_tflops or 0.0) * 1e12,
+            idle_w=self.idle_w or 0.0,
+            nvml=tuple(self.driver_names),
+            assumed=tuple(_SHEET[name] for name in self.assumed),
+        )
+
+
+# Of each field of a data sheet its name in the engine model.
+_SHEET = {
+    "peak_tflops": "peak_flops",
+    "fp8_tflops": "fp8_flops",
+    "memory_gb": "mem_gb",
+    "memory_gb_per_s": "hbm_bw",
+    "link_gb_per_s": "link_bw",
+    "tdp_w": "tdp_w",
+    "idle_w": "idle_w",
+    "min_mhz": "f_min",
+    "max_mhz": "f_max",
+}
 
 
 class Partition(models.Model):
