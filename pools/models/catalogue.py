@@ -1,7 +1,8 @@
-"""What can be served, on what, and how fast: model cards, GPU types, partitions with request classes, profiles."""
+"""Tables of what is served, on which GPUs and how fast: model cards, GPU types, request classes, profiles."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -21,8 +22,8 @@ _CACHE_DTYPE = "--kv-cache-dtype"
 class ModelCard(models.Model):
     """A model that pools can serve.
 
-    The engine model goes by its `shape`, which is made of its `config` whenever the card is saved, so that fine-tunes of
-    one base share what is known of it. Without a config the card's name must be one that the engine model knows.
+    The engine model goes by its `shape`, which is made of its `config` whenever the card is saved: fine-tunes of a base
+    share what is known of it. Without a config the card's name must be one that the engine model knows.
     """
 
     name = models.CharField(max_length=100, unique=True)
@@ -63,6 +64,13 @@ class ModelCard(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Makes the shape of the config. Rows of `bulk_create` must bring theirs. Raises BadConfig."""
+        self.shape = self._shape()
+        if (names := kwargs.get("update_fields")) is not None:
+            kwargs["update_fields"] = {*names, "shape"}
+        super().save(*args, **kwargs)
+
     def clean(self) -> None:
         """Raises ValidationError: an argument or a variable that may not be set here."""
         super().clean()
@@ -81,13 +89,6 @@ class ModelCard(models.Model):
         except BadConfig as error:
             raise ValidationError({"config": str(error)}) from None
 
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """Makes the shape of the config. Rows of `bulk_create` must bring theirs. Raises BadConfig."""
-        self.shape = self._shape()
-        if (names := kwargs.get("update_fields")) is not None:
-            kwargs["update_fields"] = {*names, "shape"}
-        super().save(*args, **kwargs)
-
     @property
     def engine_model_name(self) -> str:
         """The name by which the engine model knows it: its shape's key, or else the card's own."""
@@ -103,7 +104,7 @@ class ModelCard(models.Model):
     def _kv_bits(self) -> float | None:
         """Returns the bits of a cached element that the engine's arguments set; None: they leave it to the model."""
         words = [str(word) for word in self.engine_arguments or ()]
-        values = [after for word, after in zip(words, words[1:], strict=False) if word == _CACHE_DTYPE]
+        values = [after for word, after in pairwise(words) if word == _CACHE_DTYPE]
         values += [word.removeprefix(f"{_CACHE_DTYPE}=") for word in words if word.startswith(f"{_CACHE_DTYPE}=")]
         return 8.0 if values and values[-1].startswith("fp8") else None
 
