@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
+from frontend import report_bill
 from greenserve.celery import app
 from pools import demo
 from pools.models import Node
@@ -86,6 +87,28 @@ def test_report_is_downloaded_and_signed_when_it_is_finished(
     page.wait_for_url("**/reports/")
     accessible(page)
     picture(page, "reports")
+
+
+def test_bill_is_turned_over_and_searched_in_its_place(
+    made: Report, signed_in: SignIn, accessible: Callable[[Page], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_bill, "PAGE", 1)
+    made.refresh_from_db()
+    assert made.summary is not None
+    names = [row["tenant"] or report_bill.OPERATOR for row in made.summary["bill"]["tenants"]]
+    page = signed_in("viewer")
+    page.goto(f"/reports/{made.pk}/")
+    bill = page.get_by_role("region", name="The bill", exact=True)
+    charts = page.locator("[data-chart]").first.element_handle()
+    expect(bill.get_by_role("row").nth(1)).to_contain_text(names[0])
+    page.get_by_role("navigation", name="Pages of the bill").get_by_role("link", name="Next").click()
+    expect(bill.get_by_role("row").nth(1)).to_contain_text(names[1])
+    page.get_by_placeholder("Tenant").fill(names[0])
+    page.get_by_role("button", name="Find").click()
+    expect(bill.get_by_role("row").nth(1)).to_contain_text(names[0])
+    expect(page.get_by_placeholder("Tenant")).to_have_value(names[0])
+    assert charts.evaluate("chart => chart.isConnected")  # the rest of the page stays as it is
+    accessible(page)
 
 
 def test_viewer_reads_and_cannot_sign_when_a_report_is_made(made: Report, signed_in: SignIn) -> None:
