@@ -101,7 +101,8 @@ class EngineLimits:
 class InstanceSpec:
     """The desired instance. `max_model_len` in tokens. `shadow_of`: the instance that it is to replace.
 
-    `launch`: how a real engine is started; simulated ones need none of it.
+    `launch`: how a real engine is started; simulated ones need none of it. `shape`: by which the engine model knows the
+    model; empty: by its name.
     """
 
     uid: str
@@ -113,10 +114,15 @@ class InstanceSpec:
     limits: EngineLimits = EngineLimits()
     shadow_of: str = ""
     launch: EngineLaunch = field(default_factory=EngineLaunch)
+    shape: str = ""
 
     @property
     def tp(self) -> int:
         return len(self.gpu_uuids)
+
+    @property
+    def engine_model_name(self) -> str:
+        return self.shape or self.model
 
 
 @dataclass(frozen=True, slots=True)

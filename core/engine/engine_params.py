@@ -165,6 +165,15 @@ def model(name: str) -> ModelParams:
     return _named("model", MODELS, name)
 
 
+def knows_model(name: str) -> bool:
+    """Says whether this is a model's name here, or the key of a shape."""
+    try:
+        model(name)
+    except UnknownConfiguration:
+        return False
+    return True
+
+
 def engine(name: str) -> EngineParams:
     """Returns the parameters of an engine. Raises UnknownConfiguration."""
     return _named("engine", ENGINES, name)

@@ -202,7 +202,7 @@ def _heat(card: ModelCard, chosen: dict[str, Any], look: Any) -> tuple[dict[str,
     words = [f"{kind.upper()} ≤ {formats.seconds(value)}" for kind, value in slos.items()]
     basis = f"{prompt:.0f} prompt and {output:.0f} output tokens" + (f", {', '.join(words)}" if words else "")
     try:
-        cells = frontier.grid(card.name, chosen["gpu"], card.engine, prompt, output, limits)
+        cells = frontier.grid(card.engine_model_name, chosen["gpu"], card.engine, prompt, output, limits)
     except UnknownConfiguration as error:
         return frontier.heat((), look, chosen["gpu"] or "no GPU", f"which does not know it ({error})")
     return frontier.heat(cells, look, chosen["gpu"], basis)

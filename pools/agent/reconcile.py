@@ -46,6 +46,7 @@ def spec_of(desired: DesiredInstance) -> InstanceSpec:
         limits=desired.engine_limits,
         shadow_of=desired.shadow_of,
         launch=desired.launch,
+        shape=desired.shape,
     )
 
 

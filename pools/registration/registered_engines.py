@@ -25,6 +25,11 @@ def pools_of(service: wire.FleetService, request_class: str | None, site: str | 
     return sorted(pools, key=lambda pool: pool.id)
 
 
+def model_of(service: wire.FleetService, own: str | None) -> tuple[str, str]:
+    """Returns the model of an engine that names its `own`, and its shape, which only the service's model brings."""
+    return (service.model, service.shape) if own in (None, service.model) else (own, "")
+
+
 def instance_of(worker: wire.WorkerRegistration, services: Iterable[wire.FleetService]) -> wire.InstanceState | None:
     """Returns the worker as an agent would report it, with nothing measured.
 
@@ -35,16 +40,18 @@ def instance_of(worker: wire.WorkerRegistration, services: Iterable[wire.FleetSe
     gpu = engine_params.GPUS.get(worker.gpu_type)
     if service is None or not pools or gpu is None:
         return None
+    model, shape = model_of(service, worker.model)
     return wire.InstanceState(
         uid=worker.uid,
         pool_id=pools[0].id,
         url=worker.url,
         state="ready",
-        model=worker.model or service.model,
+        model=model,
         engine=worker.engine or service.engine,
         gpu_type=worker.gpu_type,
         tp=worker.tp,
         sm_clock_mhz=None,  # nobody here sets it: taken to be the top clock
         min_mhz=gpu.f_min,
         max_mhz=gpu.f_max,
+        shape=shape,
     )

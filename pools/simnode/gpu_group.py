@@ -72,7 +72,7 @@ def misfit(spec: InstanceSpec, gpus: Sequence[SimGpu]) -> str:
     types = {gpu.params.name for gpu in gpus}
     if len(types) > 1:
         return f"GPUs of different types: {', '.join(sorted(types))}"
-    model = engine_model(spec.model, types.pop(), spec.tp, spec.engine)
+    model = engine_model(spec.engine_model_name, types.pop(), spec.tp, spec.engine)
     where = f"{spec.tp} x {model.gpu}"
     if not model.fits:
         return f"out of memory: {spec.model} does not fit on {where}"

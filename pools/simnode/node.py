@@ -117,7 +117,7 @@ class SimNode:
             self._failed[spec.uid] = InstanceStatus(spec.uid, "failed", None, spec.gpu_uuids, time.time(), detail)
             return self._failed[spec.uid]
         self.advance()
-        durations = Durations(Overheads(), self._speedup, spec.model, spec.tp)
+        durations = Durations(Overheads(), self._speedup, spec.engine_model_name, spec.tp)
         instance = SimInstance(spec, gpus, durations, self._network, self._end)
         self._instances[spec.uid] = instance
         await instance.open()

@@ -33,6 +33,11 @@ class InstanceState(Message, frozen=True):
     laxity: bool = False  # it reads hints for an order by laxity (docs/plugin.md)
     kv_connector: str = ""  # through which it hands caches to engines of the same one; empty: it cannot
     start: str = ""  # warm: the weights were on the node | cold: they had to be fetched; empty: not known
+    shape: str = ""  # the key by which the engine model knows the model; empty: by its name
+
+    @property
+    def engine_model_name(self) -> str:
+        return self.shape or self.model
 
 
 class AgentState(Message, frozen=True):

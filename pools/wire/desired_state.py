@@ -84,7 +84,8 @@ class DesiredInstance(Message, frozen=True):
 
     `sleeping`: to be kept with its weights off the GPUs. `options` hold from its start, `engine_limits` are changed
     live. `shadow_of`: the instance that it is to replace. `clock`: its service's rule; None: the node's. `launch`: what
-    the model card says of its weights and arguments.
+    the model card says of its weights and arguments. `shape`: the key by which the engine model knows the model; empty:
+    by its name.
     """
 
     uid: str
@@ -101,6 +102,7 @@ class DesiredInstance(Message, frozen=True):
     shadow_of: str = ""
     clock: ClockPolicy | None = None
     launch: EngineLaunch = EngineLaunch()
+    shape: str = ""
 
 
 class DesiredNode(Message, frozen=True):

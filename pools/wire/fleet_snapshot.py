@@ -110,6 +110,7 @@ class FleetService(Message, frozen=True):
         expected_prompt_tokens, expected_output_tokens: Mean lengths that its operator expects; None: not declared.
         hugging_face_id: Of the model, where clients may find its tokenizer; empty: not known.
         tokenizer: The model's tokenizer.json, a file on the gateways' machines; empty: none.
+        shape: The key by which the engine model knows the model; empty: by its name.
     """
 
     name: str
@@ -125,6 +126,7 @@ class FleetService(Message, frozen=True):
     expected_output_tokens: int | None = None
     hugging_face_id: str = ""
     tokenizer: str = ""
+    shape: str = ""
 
 
 class FleetKey(Message, frozen=True):

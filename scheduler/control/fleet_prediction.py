@@ -176,7 +176,7 @@ def _pool_power(
     grid = ProfileClocks(context.tuning.profile.step_mhz, knobs.clock_floor, knobs.clock_floor_mhz)
     watts, short = 0.0, False
     for mode, count in workers.items():
-        profile = full_load_profile(card.name, card.engine, mode, own.lengths.rounded, None, grid)
+        profile = full_load_profile(card.engine_model_name, card.engine, mode, own.lengths.rounded, None, grid)
         if profile is None or mode not in own.profiles:
             raise LookupError(f"The engine model does not know {card.name} on {mode.name}.")
         load_rps = share * own.profiles[mode].max_rps

@@ -101,10 +101,12 @@ def _groups(
     notes += [f"{gpu_type} is not in the engine model: its GPUs are left out." for gpu_type in unknown]
     for service in services:
         card = service.model_card
+        if card.shape:
+            notes.append(f"{card.name} goes by its shape: {card.shape}.")
         for (site, gpu_type), sizes in nodes.items():
             if gpu_type in unknown:
                 continue
-            tps = [tp for tp in TPS if tp <= max(sizes) and _fits(card.name, gpu_type, tp, card.engine)]
+            tps = [tp for tp in TPS if tp <= max(sizes) and _fits(card.engine_model_name, gpu_type, tp, card.engine)]
             if not tps:
                 notes.append(f"{card.name} does not fit on nodes of {max(sizes)} {gpu_type} at {site}.")
                 continue
@@ -117,7 +119,7 @@ def _groups(
                     {
                         "name": f"{service.name}-{site}-{gpu_type}-tp{top}".lower(),
                         "count": max(1, round(most * share)),
-                        "model": card.name,
+                        "model": card.engine_model_name,
                         "gpu": gpu_type,
                         "tp": top,
                         "tp_choices": [tp for tp in sorted(tps) if tp <= top],
@@ -258,7 +260,7 @@ def _csv(rows: Iterable[tuple[datetime, float | None]]) -> bytes:
 def _service(service: Service, workload: dict[str, Any]) -> dict[str, Any]:
     """Its partitions, the one in force first, and its objectives (percentiles are the figures' to show)."""
     known = [service.partition, *service.partitions.exclude(pk=service.partition_id)]
-    found: dict[str, Any] = {"model": service.model_card.name, "workload": workload}
+    found: dict[str, Any] = {"model": service.model_card.engine_model_name, "workload": workload}
     if partitions := {partition.name: own for partition in known if (own := _classes(partition))}:
         found["partitions"] = partitions
     if slo := {f"{slo.kind}_s": slo.objective_s for slo in service.slos.all()}:

@@ -71,14 +71,14 @@ def served(site: Site, start: datetime, end: datetime) -> Served:
 
 def token_time(instance: Instance) -> TokenTime:
     card = instance.model_card
-    return _token_time(card.name, instance.gpu_type, instance.tp, card.engine)
+    return _token_time(card.name, card.engine_model_name, instance.gpu_type, instance.tp, card.engine)
 
 
 @cached(maxsize=1024)
-def _token_time(model: str, gpu_type: str, tp: int, engine: str) -> TokenTime:
+def _token_time(model: str, engine_model_name: str, gpu_type: str, tp: int, engine: str) -> TokenTime:
     """Returns how long one token keeps the engine busy at its top clock, by the engine model."""
     try:
-        costs = engine_model(model, gpu_type, tp, engine)
+        costs = engine_model(engine_model_name, gpu_type, tp, engine)
     except UnknownConfiguration:
         return OTHERS
     mhz = costs.gpu_params.f_max

@@ -162,12 +162,12 @@ def _fleet(site_ids: Sequence[int], tokens: Mapping[str, int]) -> list[Block]:
         share = tokens[name] / sum(tokens.values())
         own = []
         for (site, gpu_type, size), count in sorted(most.items()):
-            if engine_model(card.name, gpu_type, size, card.engine).fits:
+            if engine_model(card.engine_model_name, gpu_type, size, card.engine).fits:
                 part = count if len(services) == 1 else round(count * share)
-                own.append(Block(site, name, card.name, card.engine, gpu_type, size, part))
+                own.append(Block(site, name, card.engine_model_name, card.engine, gpu_type, size, part))
         if own and not any(block.count for block in own):
             first = own[0]
-            own[0] = Block(first.site, name, card.name, card.engine, first.gpu_type, first.tp, 1)
+            own[0] = Block(first.site, name, first.model, card.engine, first.gpu_type, first.tp, 1)
         blocks += [block for block in own if block.count]
     if not blocks:
         raise BadReport("baseline", "no instance of these models fits on the sites' GPUs: leave the baseline out")

@@ -136,7 +136,7 @@ def _day(service: Service, places: Sequence[_Place], curves: Mapping[int, Floats
     engines = [
         Engine(
             place.instance.pool.request_class.name,
-            engine_model(card.name, place.instance.gpu_type, place.instance.tp, card.engine),
+            engine_model(card.engine_model_name, place.instance.gpu_type, place.instance.tp, card.engine),
             place.mhz,
             served_requests.token_time(place.instance),
             curves[place.site.pk],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -84,12 +84,20 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """The configuration of an engine that profiles are made for."""
+    """The configuration of an engine that profiles are made for.
+
+    `shape`: the key by which the engine model knows the model; empty: by its name.
+    """
 
     model: str
     gpu: str
     tp: int
     engine: str
+    shape: str = ""
+
+    @property
+    def engine_model_name(self) -> str:
+        return self.shape or self.model
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +117,13 @@ class Figures:
 
     def profile(self, kind: EngineKind, lengths: Lengths, shape: ProfileShape) -> LoadProfile | None:
         """Returns latencies and watts over the load at each clock; None where neither source knows such an engine."""
-        make = self._interpolated if kind in self._measured else _modelled
+        make = self._interpolated if self._of(kind) is not None else _modelled
         return make(kind, lengths, shape)
+
+    def _of(self, kind: EngineKind) -> Profile | None:
+        """Returns what was measured, under the model's own name or under its shape's key."""
+        names = dict.fromkeys((kind.model, kind.engine_model_name))
+        return next((own for name in names if (own := self._measured.get(_plain(kind, name))) is not None), None)
 
     def weights(self, kind: EngineKind, lengths: Lengths | None, running: int) -> Mapping[str, float]:
         """Returns the share of each latency (ttft, tpot, e2e) that goes with the clock (mu-Serve 3.1).
@@ -121,7 +134,8 @@ class Figures:
 
     def _interpolate(self, kind: EngineKind, lengths: Lengths, shape: ProfileShape) -> LoadProfile | None:
         """Makes a profile at the clocks that were measured; where that is one, at those of the engine model."""
-        profile = self._measured[kind]
+        profile = self._of(kind)
+        assert profile is not None, "asked only for what was measured"
         mhz = np.array(sorted({point.mhz for point in profile.points}))
         if mhz.size < 2:
             mhz = shape.of(gpu(kind.gpu))
@@ -135,12 +149,18 @@ class Figures:
 
 
 def _modelled(kind: EngineKind, lengths: Lengths, shape: ProfileShape) -> LoadProfile | None:
-    return full_load_profile(kind.model, kind.engine, Mode(kind.gpu, kind.tp), lengths, shape.full_tokens, shape)
+    mode = Mode(kind.gpu, kind.tp)
+    return full_load_profile(kind.engine_model_name, kind.engine, mode, lengths, shape.full_tokens, shape)
+
+
+def _plain(kind: EngineKind, name: str) -> EngineKind:
+    return replace(kind, model=name, shape="")
 
 
 @cached(maxsize=1024)
 def _weights(kind: EngineKind, lengths: Lengths, batch: float) -> Mapping[str, float]:
     try:
-        return latency_weights(engine_model(kind.model, kind.gpu, kind.tp, kind.engine), lengths, batch)
+        costs = engine_model(kind.engine_model_name, kind.gpu, kind.tp, kind.engine)
+        return latency_weights(costs, lengths, batch)
     except UnknownConfiguration:
         return {}

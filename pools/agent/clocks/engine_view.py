@@ -35,6 +35,7 @@ class EngineView:
     clock: ClockPolicy | None = None
     chunk_tokens: int = 0  # of one prompt in an iteration, in force; 0: all there is room for
     max_num_seqs: int | None = None
+    shape: str = ""
 
     @classmethod
     def of(
@@ -60,11 +61,12 @@ class EngineView:
             clock=item.clock,
             chunk_tokens=0 if status.limits is None else status.limits.chunk_tokens,
             max_num_seqs=(status.limits or item.engine_limits).max_num_seqs,
+            shape=item.shape,
         )
 
     @property
     def kind(self) -> EngineKind:
-        return EngineKind(self.model, self.gpu_type, len(self.gpu_uuids), self.engine)
+        return EngineKind(self.model, self.gpu_type, len(self.gpu_uuids), self.engine, self.shape)
 
     def within(self, mhz: float) -> float:
         return min(max(mhz, self.min_mhz), self.max_mhz)

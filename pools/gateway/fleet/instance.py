@@ -233,7 +233,7 @@ class Instance:
             site=pool.site,
             request_class=pool.request_class,
             class_rank=self.rank,
-            model=state.model,
+            model=state.engine_model_name,
             engine=state.engine,
             gpu=state.gpu_type,
             tp=state.tp,

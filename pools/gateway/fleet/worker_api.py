@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from core.engine import engine_params
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from pools import wire
-from pools.registration.registered_engines import pools_of
+from pools.registration.registered_engines import model_of, pools_of
 
 from ..errors import SERVER_ERROR, ApiError, bad_body, unavailable
 from ..http.client_protocol import ClientConnection
@@ -200,7 +200,8 @@ def _check_engine(service: wire.FleetService, given: _Body) -> None:
     if given.gpu_type not in engine_params.GPUS:
         raise _unknown("gpu_type", given.gpu_type, engine_params.GPUS)
     try:
-        model = engine_model(given.model or service.model, given.gpu_type, given.tp, given.engine or service.engine)
+        name, shape = model_of(service, given.model)
+        model = engine_model(shape or name, given.gpu_type, given.tp, given.engine or service.engine)
     except UnknownConfiguration as error:
         raise _bad(_FIELDS.get(error.field_name, error.field_name), f"is not known: {error}") from None
     if not model.fits:

@@ -126,7 +126,7 @@ def _observation(
     """
     state = instance.state
     table = instance.candidate().table
-    top = step_table(state.model, state.gpu_type, state.tp, state.engine, state.max_mhz)
+    top = step_table(state.engine_model_name, state.gpu_type, state.tp, state.engine, state.max_mhz)
     if table is None or top is None:
         return None
     calls = [slot.call for slot in slots_at(instance) if not slot.begun] + [waiter.call for waiter in waiters]

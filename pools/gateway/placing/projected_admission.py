@@ -48,7 +48,15 @@ def configuration(service: Service, instance: Instance) -> _Configuration:
     """Returns what a projection of the instance is made of: another one is made when any of it changes."""
     state, limits = instance.state, instance.state.engine_limits or EngineLimits()
     ips = service.policy.tuning.throttle_ips
-    return state.model, state.gpu_type, state.tp, state.engine, ips, limits.max_num_seqs, limits.max_num_batched_tokens
+    return (
+        state.engine_model_name,
+        state.gpu_type,
+        state.tp,
+        state.engine,
+        ips,
+        limits.max_num_seqs,
+        limits.max_num_batched_tokens,
+    )
 
 
 class AdmissionGate:

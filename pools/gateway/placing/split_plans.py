@@ -75,7 +75,7 @@ def _limits(instance: Instance) -> EngineLimits:
 
 def _model(instance: Instance) -> EngineModel:
     state = instance.state
-    return engine_model(state.model, state.gpu_type, state.tp, state.engine)
+    return engine_model(state.engine_model_name, state.gpu_type, state.tp, state.engine)
 
 
 def best_cut(

@@ -48,7 +48,7 @@ class SimInstance:
         self.state = "starting"
         self.limits = spec.limits
         self.sleep_level = 0  # 0: awake
-        self._engine_model = engine_model(spec.model, gpus[0].params.name, spec.tp, spec.engine)
+        self._engine_model = engine_model(spec.engine_model_name, gpus[0].params.name, spec.tp, spec.engine)
         self._group = GpuGroup(gpus, self._engine_model)
         self._durations = durations
         self._network = network

@@ -136,4 +136,5 @@ def _desired(instance: Instance, own: _ServiceSettings, gpu_uuids: list[str], ui
         shadow_of=next((uid for uid in instance.replaces if uid in uids), ""),
         clock=own.clock,
         launch=instance.model_card.launch(),
+        shape=instance.model_card.shape,
     )

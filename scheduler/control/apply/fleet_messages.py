@@ -81,6 +81,7 @@ def _service(
         expected_output_tokens=service.expected_output_tokens,
         hugging_face_id=service.model_card.hugging_face_id,
         tokenizer=service.model_card.tokenizer,
+        shape=service.model_card.shape,
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.engine.engine_model import UnknownConfiguration, engine_model
-from core.engine.overheads import weight_bytes
 from pools.models import InstanceGpu, ModelCard
 
 DEFAULT_SHARE = 0.9  # vLLM's
@@ -47,7 +46,7 @@ def memory_share(arguments: Sequence[str]) -> float:
 def need_bytes(card: ModelCard, gpu_type: str, tp: int) -> float | None:
     """Returns the bytes of one GPU for its part of the weights and one request of the longest kind; None: not known."""
     try:
-        worker = engine_model(card.name, gpu_type, tp, card.engine)
-        return (weight_bytes(card.name) + worker.constants.kv_bytes * card.max_model_len) / tp
+        worker = engine_model(card.engine_model_name, gpu_type, tp, card.engine)
+        return (worker.weight_bytes + worker.constants.kv_bytes * card.max_model_len) / tp
     except UnknownConfiguration:
         return None

@@ -51,8 +51,8 @@ class Row:
 
 
 def table(service: Service, now: datetime) -> OverheadTable:
-    """Returns the seconds that plans assume for each kind of change, as measured."""
-    return _table([*_starts(_of(service, now)), *_reshards(service, now)])
+    """Returns the seconds that plans assume for each kind of change, as measured, by the engine model's names."""
+    return _table([*_starts(_of(service, now), shown=False), *_reshards(service, now, shown=False)])
 
 
 def rows(services: Sequence[Service], now: datetime) -> list[Row]:
@@ -62,7 +62,7 @@ def rows(services: Sequence[Service], now: datetime) -> list[Row]:
     """
     found: dict[str, list[Change]] = {}
     for service in services:
-        for change in (*_starts(_of(service, now)), *_reshards(service, now)):
+        for change in (*_starts(_of(service, now), shown=True), *_reshards(service, now, shown=True)):
             found.setdefault(change.key, []).append(change)
     return [_row(key, sorted(changes, key=lambda one: one.at)) for key, changes in sorted(found.items())]
 
@@ -86,7 +86,7 @@ def start_s(found: OverheadTable, model: str, mode: Mode, *, warm: bool) -> floa
 
 def starts_s(context: TurnContext, modes: Iterable[Mode]) -> dict[Mode, float]:
     """Returns the seconds that plans assume for a warm start in each mode."""
-    found, model = table(context.service, context.now), context.service.model_card.name
+    found, model = table(context.service, context.now), context.service.model_card.engine_model_name
     return {mode: start_s(found, model, mode, warm=True) for mode in modes}
 
 
@@ -110,19 +110,22 @@ def _of(service: Service, now: datetime) -> QuerySet[Instance]:
     return own.filter(ready_at__gte=now - MEASURED_FOR).order_by("-ready_at")
 
 
-def _starts(ready: QuerySet[Instance]) -> Iterator[Change]:
-    """Yields the starts, the oldest first."""
-    columns = ("model_card__name", "gpu_type", "tp", "created_at", "ready_at", "start_kind")
-    for model, gpu_type, tp, created_at, ready_at, kind in reversed(ready.values_list(*columns)[:_MEASURED_AT_MOST]):
-        if ready_at is not None:
-            warm = kind != Instance.Start.COLD
-            key = start_key(model, gpu_type, tp, warm=warm)
-            took_s = max(0.0, (ready_at - created_at).total_seconds())
-            yield Change(key, took_s, ready_at, published_start_s(model, warm=warm))
+def _starts(ready: QuerySet[Instance], *, shown: bool) -> Iterator[Change]:
+    """Yields the starts, the oldest first. `shown`: with the model's name for people, not the engine model's."""
+    newest = ready.select_related("model_card")[:_MEASURED_AT_MOST]
+    for instance in reversed(newest):
+        if instance.ready_at is not None:
+            card, warm = instance.model_card, instance.start_kind != Instance.Start.COLD
+            name = card.name if shown else card.engine_model_name
+            key = start_key(name, instance.gpu_type, instance.tp, warm=warm)
+            took_s = max(0.0, (instance.ready_at - instance.created_at).total_seconds())
+            yield Change(key, took_s, instance.ready_at, published_start_s(card.engine_model_name, warm=warm))
 
 
-def _reshards(service: Service, now: datetime) -> Iterator[Change]:
+def _reshards(service: Service, now: datetime, *, shown: bool) -> Iterator[Change]:
     """Only of decisions that changed one server: of several nobody knows whose instance was whose."""
+    card = service.model_card
+    name = card.name if shown else card.engine_model_name
     decided = Decision.objects.filter(kind=Loop.SHARD, service=service, at__gte=now - MEASURED_FOR).exclude(commands=[])
     for decision in reversed(decided.order_by("-at")[:_MEASURED_AT_MOST]):
         changes = [c for c in decision.commands if c.get("type") == "ReshardNode" and c["source"] and c["target"]]
@@ -132,5 +135,5 @@ def _reshards(service: Service, now: datetime) -> Iterator[Change]:
         if not times or None in times:
             continue
         took_s = max((at - decision.at).total_seconds() for at in times if at is not None)
-        key = reshard_key(service.model_card.name, changes[0]["gpu"], changes[0]["source"], changes[0]["target"])
+        key = reshard_key(name, changes[0]["gpu"], changes[0]["source"], changes[0]["target"])
         yield Change(key, max(0.0, took_s), decision.at, None)

@@ -61,7 +61,7 @@ def engine_choice(
 ) -> EngineChoice:
     """Returns what serves a service; the modes only where a class has no rows of its own."""
     modes = [] if all(rows.values()) else offered_modes(service, anywhere)
-    return EngineChoice(service.model_card.name, service.model_card.engine, modes)
+    return EngineChoice(service.model_card.engine_model_name, service.model_card.engine, modes)
 
 
 def offered_modes(service: Service, anywhere: bool = False) -> list[Mode]:
@@ -88,6 +88,6 @@ def has_room(service: Service, mode: Mode) -> bool:
     """Says whether the model has room for a KV cache; one that the engine model does not know may run anywhere."""
     card = service.model_card
     try:
-        return engine_model(card.name, mode.gpu, mode.tp, card.engine).kv_capacity_tokens > 0
+        return engine_model(card.engine_model_name, mode.gpu, mode.tp, card.engine).kv_capacity_tokens > 0
     except UnknownConfiguration:
         return True

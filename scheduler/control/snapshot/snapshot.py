@@ -145,7 +145,7 @@ def shard(context: TurnContext) -> ShardObservation:
         now_s=context.now.timestamp(),
         epoch_s=context.times.shard_s,
         pools=pools,
-        transition_s=measured_overheads.published_start_s(context.service.model_card.name, warm=True),
+        transition_s=measured_overheads.published_start_s(context.service.model_card.engine_model_name, warm=True),
         starts_s=measured_overheads.starts_s(context, {mode for pool in pools for mode in pool.profiles}),
         changes=change_kinds.kinds(context, {pool.key: pool.workers for pool in pools}),
     )

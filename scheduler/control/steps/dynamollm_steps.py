@@ -183,7 +183,7 @@ def _pools(context: TurnContext) -> list[Pool]:
 
 def _kind(context: TurnContext, cluster: Servers) -> ServerKind:
     card = context.service.model_card
-    return ServerKind(card.name, card.engine, cluster.mode)
+    return ServerKind(card.engine_model_name, card.engine, cluster.mode)
 
 
 def _decisions(

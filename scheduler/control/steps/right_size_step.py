@@ -167,7 +167,7 @@ class _Fleet:
     def load(self, own: ClassNow, lengths: SeenLengths) -> PoolLoad:
         knobs, card = self._context.knobs, self._context.service.model_card
         return PoolLoad(
-            card.name,
+            card.engine_model_name,
             card.engine,
             lengths.pool,
             (ClassLengths(class_limits(self._slo, own.request_class.thresholds, knobs), lengths.classes[0]),),
