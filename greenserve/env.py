@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from greenserve import mail, oidc
+from pools.agent.devices.host.polled_power import DeclaredPowerMeter
 from pools.registration.worker_hosts import PRIVATE, WorkerHosts
 from telemetry.providers.secrets import Secret, SecretsError, gather
 
@@ -48,6 +49,7 @@ class Env:
     demo_days: int  # of synthetic history that the demo begins with; 0: none
     demo_rps: float  # mean rate of the demo's own traffic; 0: none
     log_level: str
+    simulated_host: str | None = None  # NAME:WATTS of each simulated node's host; None: it has none
     carbon_hosts: frozenset[str] = frozenset()  # mirrors of carbon providers that feeds may name
     carbon_secrets: Mapping[str, Secret] = field(default_factory=dict)  # by variable
     mail_server: mail.MailServer | None = None  # None: nothing is mailed
@@ -118,6 +120,9 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         demo_speedup=get("GREENSERVE_DEMO_SPEEDUP", 30.0, _number(1, 1000), "give a number between 1 and 1000"),
         demo_days=get("GREENSERVE_DEMO_DAYS", 7, _count(31, 0), "give a number of days between 0 and 31"),
         demo_rps=get("GREENSERVE_DEMO_RPS", 3.0, _number(0, 1000), "give requests per second between 0 and 1000"),
+        simulated_host=get(
+            "GREENSERVE_SIMULATED_HOST", None, _declared_host, "write NAME:WATTS, such as 'processors and fans:450'"
+        ),
         log_level=get("GREENSERVE_LOG_LEVEL", "INFO", _one_of(LOG_LEVELS), f"write one of {', '.join(LOG_LEVELS)}"),
         carbon_hosts=get("GREENSERVE_CARBON_HOSTS", frozenset(), _names, "give names of hosts with commas between"),
         carbon_secrets=_carbon_secrets(values),
@@ -313,6 +318,11 @@ def _names(raw: str) -> frozenset[str]:
     if not all(re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", name) and not name[-1].isdigit() for name in names):
         raise ValueError
     return names
+
+
+def _declared_host(text: str) -> str:
+    DeclaredPowerMeter.parse(text)
+    return text
 
 
 def _hosts(raw: str) -> str:

@@ -15,7 +15,7 @@ from telemetry.alerts import notices as alert_notices
 from telemetry.carbon import feeds
 from telemetry.forecasts import carbon_forecasts, load_forecasts
 from telemetry.ingest import sample_rollups
-from telemetry.ledger import posting, settlement
+from telemetry.ledger import host_posting, posting, settlement
 from telemetry.models import DemandSketch, IngestedBatches
 from telemetry.models.demand import KEPT_S
 from telemetry.reports.tasks import make_report as make_report
@@ -29,7 +29,8 @@ SCORING_S = 10.0  # of a run, for feeds and for load each
 
 @shared_task
 def post_ledger() -> int:
-    return posting.post(timezone.now())
+    now = timezone.now()
+    return posting.post(now) + host_posting.post(now)
 
 
 @shared_task

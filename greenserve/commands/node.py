@@ -65,9 +65,10 @@ def _cluster(name: str | None) -> Cluster:
 
 @node.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def inventory(as_json: bool) -> None:
+@click.option("--gpus", type=click.Choice(["nvml", "amd"]), default="nvml", help="Whose driver to ask.")
+def inventory(as_json: bool, gpus: str) -> None:
     """Show this machine's GPUs as the driver tells them. Needs no right, and changes nothing."""
-    found = _inventory()
+    found = _inventory(gpus)
     if as_json:
         import msgspec
 
@@ -91,6 +92,13 @@ def inventory(as_json: bool) -> None:
     "--cpu", metavar="TYPE:COUNT", help="For a machine without GPUs: what stands for them, to try GreenServe on."
 )
 @click.option(
+    "--gpus",
+    type=click.Choice(["nvml", "amd"]),
+    default="nvml",
+    show_default=True,
+    help="Whose driver meters the GPUs; AMD's clocks are not set.",
+)
+@click.option(
     "--power", default="20:65", show_default=True, help="With --cpu: the machine's watts, IDLE:FULL, declared."
 )
 def join(
@@ -101,6 +109,7 @@ def join(
     keep: Path | None,
     vllm: Path | None,
     cpu: str | None,
+    gpus: str,
     power: str,
 ) -> None:
     """Make this machine a node of the GreenServe whose dashboard is at URL, with a TOKEN made there.
@@ -113,7 +122,7 @@ def join(
 
     account = _account(user)
     called = name or re.sub(r"[^a-zA-Z0-9_-]+", "-", socket.gethostname().split(".")[0]).strip("-")
-    found = _inventory() if cpu is None else _declared(called, cpu, power)
+    found = _inventory(gpus) if cpu is None else _declared(called, cpu, power)
     _show(found)
     try:
         joined = join_fleet.send(url, join_fleet.offer(token, called, found))
@@ -125,7 +134,9 @@ def join(
     click.echo(f"The agent's settings are in {settings}; only you can read them.")
     if why := join_fleet.unreachable(joined.broker_url):
         click.echo(f"But {why}.")
-    more = join_fleet.GPU_NODE if cpu is None else ("--gpus", "cpu", "--devices", cpu, "--power", power)
+    more: tuple[str, ...] = join_fleet.GPU_NODE if gpus == "nvml" else ("--gpus", gpus)
+    if cpu is not None:
+        more = ("--gpus", "cpu", "--devices", cpu, "--power", power)
     more = (*more, "--spool", str((settings.parent / "spool" / "agents" / joined.node).absolute()))
     if vllm is not None:
         more = (*more, "--vllm", str(vllm.absolute()), "--engines", str((settings.parent / "engines").absolute()))
@@ -133,7 +144,7 @@ def join(
         more = (*more, *join_fleet.CPU_ENGINES)
     units = {"greenserve-agent.service": join_fleet.agent_unit(joined.node, account.pw_name, settings, CODE, more)}
     how_many = "A service, for systemd (as root: save it under this name, then `systemctl enable --now` it):"
-    if cpu is None:
+    if cpu is None and gpus == "nvml":
         units = {"greenserve-actuator.service": join_fleet.actuator_unit(account.pw_uid, CODE), **units}
         how_many = (
             "Two services, for systemd (as root: save them under these names, then `systemctl enable --now` both):"
@@ -159,11 +170,12 @@ def _declared(node: str, devices: str, power: str) -> Inventory:
         fail(f"--cpu {devices} --power {power}: {error}", 2)
 
 
-def _inventory() -> Inventory:
+def _inventory(gpus: str) -> Inventory:
     from core.ports import AdapterError
+    from pools.agent.devices.amd import AmdGpuMeter
     from pools.agent.devices.nvml import NvmlGpuMeter
 
-    meter = NvmlGpuMeter(timeout_s=30.0)  # waking GPUs takes a while
+    meter = (NvmlGpuMeter if gpus == "nvml" else AmdGpuMeter)(timeout_s=30.0)  # waking GPUs takes a while
     try:
         return meter.inventory()
     except AdapterError as error:

@@ -31,10 +31,13 @@ from .clocks.clock_requests import ClockListener, ClockRequests
 from .clocks.engine_figures import Figures
 from .devices.dcgm import DEFAULT_URL
 from .devices.declared import Declaration
+from .devices.host.host_energy import HostEnergy
+from .devices.host.host_options import HostOptions, host_energy
+from .devices.host.host_options import click_options as host_click_options
 from .devices.sim import TIMEOUT_S, SimEngineControl, SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
 from .http_client import HttpClient
 from .loop import PERIOD_S, AgentLoop
-from .real_node import RealNode, dcgm_node, declared_node, nvml_node
+from .real_node import RealNode, amd_node, dcgm_node, declared_node, nvml_node
 from .redis_link import RedisLink, redis_url
 from .vllm.vllm_metrics import VllmMetrics
 from .vllm.vllm_options import click_options, vllm_options
@@ -161,6 +164,7 @@ class AgentStep(bootsteps.StartStopStep):
         self._end_adapters: Callable[[], None] = lambda: None
         self._threads: tuple[AgentThread | ClockListener, ...] = ()
         self._loop: AgentLoop | None = None
+        self._host: HostEnergy | None = None
         self.enabled = node is not None
 
     def include_if(self, worker: Any) -> bool:
@@ -169,6 +173,7 @@ class AgentStep(bootsteps.StartStopStep):
     def start(self, worker: Any) -> None:
         assert self._node is not None
         adapters, self._end_adapters = self._adapters()
+        host = self._host = self._host_energy()
         url = redis_url(worker.app.conf.broker_url)
         requests = ClockRequests()
         board = Board(self._node)
@@ -186,6 +191,7 @@ class AgentStep(bootsteps.StartStopStep):
             board=board,
             period_s=self._period_s,
             spool=_spool(self._spool),
+            host=host,
         )
         bell = worker.app.bell
         self._threads = AgentThread(loop, bell, self._period_s), ClockListener(url, self._node, requests, bell.ring)
@@ -199,6 +205,8 @@ class AgentStep(bootsteps.StartStopStep):
             self._loop.close()
         self._end_metrics()
         self._end_adapters()
+        if self._host is not None:
+            self._host.close()
 
     terminate = stop
 
@@ -218,12 +226,20 @@ class AgentStep(bootsteps.StartStopStep):
             "control": SimEngineControl(client),
         }, client.close
 
+    def _host_energy(self) -> HostEnergy | None:
+        try:
+            return host_energy(HostOptions.of(self._options), self._gpus)
+        except (PermanentError, ValueError) as error:
+            raise click.UsageError(f"the host's energy: {error}") from error
+
     def _real_node(self) -> RealNode:
         assert self._node is not None
         engines = vllm_options(self._options, by_uuid=self._gpus != "cpu")
         try:
             if self._gpus == "nvml":
                 return nvml_node(Path(self._actuator), engines)
+            if self._gpus == "amd":
+                return amd_node(engines)
             if self._gpus == "dcgm":
                 return dcgm_node(self._dcgm, Path(self._actuator), engines)
             return declared_node(self._node, Declaration.read(*self._devices), engines)
@@ -278,10 +294,10 @@ app.user_options["worker"].add(
 app.user_options["worker"].add(
     click.Option(
         ["--gpus"],
-        type=click.Choice(["sim", "nvml", "dcgm", "cpu"]),
+        type=click.Choice(["sim", "nvml", "amd", "dcgm", "cpu"]),
         default="sim",
         help="What is metered: the simulated node behind --control, NVIDIA's GPUs by its driver or by the DCGM "
-        "exporter, or a machine without (--devices).",
+        "exporter, AMD's by theirs, or a machine without (--devices).",
     )
 )
 app.user_options["worker"].add(
@@ -300,6 +316,6 @@ app.user_options["worker"].add(
 app.user_options["worker"].add(
     click.Option(["--period-s"], type=float, default=PERIOD_S, hidden=True, help="How often it ticks; tests, oftener.")
 )
-for option in click_options():
+for option in (*click_options(), *host_click_options()):
     app.user_options["worker"].add(option)
 app.steps["worker"].add(AgentStep)

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from itertools import islice
 
-from pools.wire import AgentBatch, ClockDecision, GpuSampleRow, GpuSamples, InstanceSampleRow
+from pools.wire import AgentBatch, ClockDecision, GpuSampleRow, GpuSamples, HostSampleRow, InstanceSampleRow
 
 from .batch_spool import BatchSpool
 
@@ -39,12 +39,15 @@ class Outbox:
         gpus: list[GpuSampleRow],
         instances: list[InstanceSampleRow],
         clocks: list[ClockDecision],
+        hosts: list[HostSampleRow] | None = None,
     ) -> None:
-        if not (gpus or instances or clocks):
+        if not (gpus or instances or clocks or hosts):
             return
         self._seq += 1
         samples = GpuSamples.pack(gpus)
-        self._batches.append(AgentBatch(self._agent, self._boot, self._seq, now_s, samples, instances, clocks))
+        self._batches.append(
+            AgentBatch(self._agent, self._boot, self._seq, now_s, samples, instances, clocks, hosts or [])
+        )
         if len(self._batches) >= SPILL:
             self.spill()
         if len(self._batches) > self._limit:

@@ -35,9 +35,10 @@ from .clocks.clock_requests import ClockRequests
 from .clocks.clock_rules import look_period_s
 from .clocks.engine_figures import Figures
 from .clocks.engine_view import EngineView
+from .devices.host.host_energy import HostEnergy
 from .reconcile import Reconciler
 from .redis_link import BadDesired, Link, LinkError
-from .reports import NodeReport, View, gpu_rows, instance_rows, instance_state, slowest, unreachable
+from .reports import NodeReport, View, gpu_rows, host_rows, instance_rows, instance_state, slowest, unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -73,11 +74,13 @@ class AgentLoop:
         report: NodeReport | None = None,
         period_s: float = PERIOD_S,
         spool: BatchSpool | None = None,
+        host: HostEnergy | None = None,
     ) -> None:
         self._node = node
         self._period_s = period_s
         self._boot = boot
         self._meter = meter
+        self._host = host
         self._runtime = runtime
         self._metrics = metrics
         self._sampler = sampler or metrics
@@ -120,7 +123,7 @@ class AgentLoop:
         instances = self._instance_states(view)
         clock_rows, self._clock_rows = self._clock_rows, []
         rows = gpu_rows(view)
-        self._outbox.add(now_s, rows, instance_rows(view, instances), clock_rows)
+        self._outbox.add(now_s, rows, instance_rows(view, instances), clock_rows, host_rows(view))
         state = self._report(view, instances, reachable)
         self._show(view, state, rows, began_s)
         return state
@@ -166,6 +169,9 @@ class AgentLoop:
             self._gpus.update({reading.uuid: reading for reading in view.gpus})
         except AdapterError as error:
             view.errors.append(f"cannot read the GPUs: {error}")
+        if self._host is not None:
+            view.hosts = self._host.read(view.gpus)
+            view.errors += self._host.errors
         self._list(view)
 
     def _list(self, view: View) -> None:
@@ -252,7 +258,10 @@ class AgentLoop:
             error="; ".join(view.errors),
             metrics_url=None if self._board is None else self._board.url,
             measure_only=self._measure_only,
-            notices=list(self._report_of_node.notices()) if self._report_of_node else [],
+            notices=[
+                *(self._report_of_node.notices() if self._report_of_node else ()),
+                *(self._host.notices() if self._host else ()),
+            ],
         )
         if not reachable:  # one time-out a tick is enough
             return state

@@ -103,6 +103,13 @@ def nvml_node(actuator_socket: Path, options: VllmOptions | None = None) -> Real
     return RealNode(NvmlGpuMeter(), SocketFrequencyActuator(actuator_socket), options)
 
 
+def amd_node(options: VllmOptions | None = None) -> RealNode:
+    """Returns a node with AMD GPUs, whose clocks are not set. Raises PermanentError."""
+    from .devices.amd import AmdGpuMeter, NoAmdClocks
+
+    return RealNode(AmdGpuMeter(), NoAmdClocks(), options)
+
+
 def dcgm_node(exporter: str, actuator_socket: Path, options: VllmOptions | None = None) -> RealNode:
     """A node with NVIDIA GPUs, read through its DCGM exporter. Raises PermanentError, ValueError."""
     return RealNode(DcgmGpuMeter(exporter), SocketFrequencyActuator(actuator_socket), options)

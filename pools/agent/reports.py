@@ -9,8 +9,8 @@ from typing import Protocol
 import msgspec
 
 from core.engine.engine_launch import EngineLaunch
-from core.ports import EngineReading, GpuReading, InstanceStatus
-from pools.wire import DesiredInstance, GpuSampleRow, InstanceSampleRow, InstanceState
+from core.ports import EngineReading, GpuReading, HostReading, InstanceStatus
+from pools.wire import DesiredInstance, GpuSampleRow, HostSampleRow, InstanceSampleRow, InstanceState
 
 from .reconcile import Trouble
 
@@ -42,6 +42,7 @@ class View:
 
     now_s: float
     gpus: tuple[GpuReading, ...] = ()
+    hosts: tuple[HostReading, ...] = ()
     statuses: tuple[InstanceStatus, ...] | None = None
     engines: dict[str, EngineReading] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
@@ -101,7 +102,6 @@ def instance_state(
         laxity=status is not None and status.laxity,
         kv_connector="" if status is None else status.kv_connector,
         start="" if status is None else status.start,
-        shape=item.shape,
     )
 
 
@@ -153,6 +153,10 @@ def gpu_rows(view: View) -> list[GpuSampleRow]:
             )
         )
     return rows
+
+
+def host_rows(view: View) -> list[HostSampleRow]:
+    return [HostSampleRow(one.at_s, one.domain, one.method, one.energy_j, one.power_w) for one in view.hosts]
 
 
 def instance_rows(view: View, states: Sequence[InstanceState]) -> list[InstanceSampleRow]:

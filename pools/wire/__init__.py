@@ -96,6 +96,7 @@ from pools.wire.sample_batches import (
     GpuLabels,
     GpuSampleRow,
     GpuSamples,
+    HostSampleRow,
     InstanceSampleRow,
 )
 from pools.wire.simulation_updates import (
@@ -156,6 +157,7 @@ __all__ = [
     "GpuSampleRow",
     "GpuSamples",
     "Heartbeat",
+    "HostSampleRow",
     "InstanceSampleRow",
     "InstanceState",
     "LatencyLimits",

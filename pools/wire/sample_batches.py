@@ -105,6 +105,16 @@ def _labels(data: bytes) -> GpuLabels:
     return msgspec.msgpack.decode(data, type=GpuLabels) if data else GpuLabels()
 
 
+class HostSampleRow(Message, frozen=True, gc=False):
+    """One domain of the node's host; `energy_j` counts from the agent's start (`core.ports.HostReading`)."""
+
+    at_s: float
+    domain: str
+    method: str
+    energy_j: float | None
+    power_w: float | None
+
+
 class InstanceSampleRow(Message, frozen=True, gc=False):
     at_s: float
     instance_uid: str
@@ -147,3 +157,4 @@ class AgentBatch(Message, frozen=True):
     gpus: GpuSamples = GpuSamples()
     instances: list[InstanceSampleRow] = []
     clocks: list[ClockDecision] = []
+    hosts: list[HostSampleRow] = []

@@ -15,11 +15,13 @@ from django.db.backends.utils import CursorWrapper
 from django.utils import timezone
 from numpy.typing import NDArray
 
+from core.ports import HOST_METHODS
 from core.units import US_PER_S
-from pools.models import Gpu, Instance
+from pools.models import Gpu, Instance, Node
 from pools.wire import GPU_NUMBERS, NUMBER_BYTES, AgentBatch, ClockDecision, GpuLabels, GpuSamples, InstanceSampleRow
 from telemetry.ingest import sample_rollups
 from telemetry.models import IngestedBatches, RollupDue
+from telemetry.models.host import DOMAIN_LENGTH
 from telemetry.storage import copying
 
 log = logging.getLogger(__name__)
@@ -80,6 +82,10 @@ def _instance_ids() -> dict[str, int]:
     return {str(uid): pk for uid, pk in recent.values_list("uid", "id")}
 
 
+def _node_ids() -> dict[str, int]:
+    return dict(Node.objects.values_list("name", "id"))
+
+
 def _roll_up_later(at_us: NDArray[np.int64]) -> None:
     with connection.cursor() as cursor:
         cursor.execute(DUE_SQL, [[_moment(start_s) for start_s in sample_rollups.touched_minutes(at_us)]])
@@ -92,6 +98,7 @@ class SampleWriter:
         self._clock_sink = clock_sink
         self._gpus = Ids(_gpu_ids)
         self._instances = Ids(_instance_ids)
+        self._nodes = Ids(_node_ids)
         self._decoded: dict[GpuLabels, tuple[bytes, bytes, bytes]] = {}
         self._states: dict[bytes, int] = {b"": 0}
         self._newest: dict[int, float] = {}  # instance -> time of the state applied last
@@ -103,6 +110,7 @@ class SampleWriter:
         if not fresh:
             return 0
         self._write_gpus([batch.gpus for batch in fresh if batch.gpus.numbers])
+        self._write_hosts([batch for batch in fresh if batch.hosts])
         self._write_instances([row for batch in fresh for row in batch.instances])
         self._apply_states(row for batch in fresh for row in batch.instances)
         for batch in fresh:
@@ -163,6 +171,28 @@ class SampleWriter:
         for at in np.flatnonzero(found == 0).tolist():
             self._skip(what, names[at])
         return found
+
+    def _write_hosts(self, batches: Sequence[AgentBatch]) -> None:
+        """Writes the domains of the agents' own nodes. Rows of a method that this release does not know are skipped."""
+        pairs = [(batch.agent, row) for batch in batches for row in batch.hosts]
+        for _, row in pairs:
+            if row.method not in HOST_METHODS:
+                self._skip("host meter", row.method)
+        pairs = [(agent, row) for agent, row in pairs if row.method in HOST_METHODS]
+        node = self._ids("node", self._nodes, [agent for agent, _ in pairs])
+        rows = [row for (_, row), known in zip(pairs, node.tolist(), strict=True) if known]
+        if not rows:
+            return
+        at_us = _micros(np.array([row.at_s for row in rows]))
+        columns = [
+            copying.moments("at", at_us),
+            copying.Column("node_id", copying.BIGINT, node[node > 0]),
+            copying.words("domain", [row.domain.replace("\0", "")[:DOMAIN_LENGTH] for row in rows]),
+            copying.words("method", [row.method for row in rows]),
+            copying.floats("energy_j", [row.energy_j for row in rows]),
+            copying.floats("power_w", [row.power_w for row in rows]),
+        ]
+        copying.write("telemetry_hostsample", columns)
 
     def _write_instances(self, rows: list[InstanceSampleRow]) -> None:
         found = self._ids("instance", self._instances, [row.instance_uid for row in rows])

@@ -261,6 +261,7 @@ def _times_s(messages: Sequence[Message]) -> NDArray[np.float64]:
     batches = [message.body for message in messages if isinstance(message.body, wire.AgentBatch)]
     others = [row.at_s for batch in batches for row in batch.instances]
     others += [row.at_s for batch in batches for row in batch.clocks]
+    others += [row.at_s for batch in batches for row in batch.hosts]
     for message in messages:
         if isinstance(message.body, wire.RequestBatch):
             others += [row.started_at_s for row in message.body.rows]

@@ -13,26 +13,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-import numpy as np
 from django.db import transaction
 
-from core.accounting import counters
-from core.accounting.counters import MeterTrace, Slices
+from core.accounting.counters import MeterTrace
 from core.units import US_PER_S
 from pools.models import Gpu
 from telemetry.ledger import counter_traces, energy_entries
 from telemetry.ledger.energy_entries import INTERVAL_S as INTERVAL_S
+from telemetry.ledger.watermarks import CATCH_UP_S, INTERVAL_US, Advance, Watermark, advance, floor, micros, moment
 from telemetry.models import MeterMark
 
 log = logging.getLogger(__name__)
 
-MAX_GAP_S = 5.0
 SETTLE_S = 2.0  # samples younger than this may still be on their way
 RECENT_S = 60.0
-CATCH_UP_S = 3_600.0  # a GPU that lags is caught up by at most this much in one posting
 READINGS_AT_ONCE = 1_000_000  # bounds the memory of a posting that catches up
 MOST_TDP = 2.0  # no counter rises faster than this many times the GPU's TDP
-INTERVAL_US = round(INTERVAL_S * US_PER_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +36,12 @@ class Posting:
     """The energy to enter for one GPU, and how its watermark moves."""
 
     watermark: MeterMark
-    slices: Slices
-    border_us: int
-    counter_uj: int
-    forgotten_uj: int  # what resets took off the counter since the watermark
+    advance: Advance
 
 
 def post(now: datetime) -> int:
     """Enters what is complete and returns the number of entries made. GPUs that are silent wait until they speak."""
-    closed_us = _floor(micros(now) - round(SETTLE_S * US_PER_S))
+    closed_us = floor(micros(now) - round(SETTLE_S * US_PER_S))
     recent = counter_traces.readings(now - timedelta(seconds=RECENT_S), now)
     if not recent:
         return 0
@@ -68,18 +61,6 @@ def post(now: datetime) -> int:
         turn, lag, traces = _lagging(lag, now)
         entered += _post({watermark.gpu_id: watermark for watermark in turn}, traces, most_w, closed_us)
     return entered
-
-
-def micros(at: datetime) -> int:
-    return round(at.timestamp() * US_PER_S)
-
-
-def moment(at_us: int) -> datetime:
-    return datetime.fromtimestamp(at_us // US_PER_S, UTC) + timedelta(microseconds=at_us % US_PER_S)
-
-
-def _floor(at_us: int) -> int:
-    return at_us // INTERVAL_US * INTERVAL_US
 
 
 def _open(gpu_ids: list[int], now: datetime) -> dict[int, MeterMark]:
@@ -122,7 +103,7 @@ def _post(
     postings = [posting for posting in made if posting]
     if not postings:
         return 0
-    values = energy_entries.Values([p.watermark.gpu_id for p in postings], [p.slices for p in postings])
+    values = energy_entries.Values([p.watermark.gpu_id for p in postings], [p.advance.slices for p in postings])
     with transaction.atomic():
         moved = []
         for posting in postings:  # in one order, so that two postings cannot deadlock
@@ -134,46 +115,17 @@ def _post(
 
 def _posting(watermark: MeterMark, trace: MeterTrace, closed_us: int, most_w: float) -> Posting | None:
     """Returns the whole intervals that are closed after the watermark; None: there is none yet."""
-    watermark_us, watermark_uj = micros(watermark.at), watermark.energy_uj
-    trace = _from_watermark(watermark_us, watermark_uj, trace.pick(counters.plausible(trace, most_w)))
-    trace = trace.pick(counters.plausible(trace, most_w))
-    border_us = min(closed_us, _floor(int(trace.at_us[-1])), _floor(watermark_us) + round(CATCH_UP_S * US_PER_S))
-    if border_us <= watermark_us:
-        return None
-    used = trace.pick(slice(0, int(np.searchsorted(trace.at_us, border_us)) + 1))
-    slices = counters.split(used, INTERVAL_S, MAX_GAP_S)
-    slices = slices.pick((slices.start_us >= watermark_us) & (slices.end_us <= border_us))
-    counter_uj = counters.counter_at(used.at(-2), used.at(-1), border_us)
-    forgotten_uj = int(slices.energy_uj.sum()) + watermark_uj - counter_uj
-    if forgotten_uj and not np.any(np.diff(used.energy_uj) < 0):
-        log.error("GPU %s: %d uJ would be entered that its meter does not have", watermark.gpu_id, forgotten_uj)
-        return None
-    return Posting(watermark, slices, border_us, counter_uj, forgotten_uj)
-
-
-def _from_watermark(watermark_us: int, watermark_uj: int, trace: MeterTrace) -> MeterTrace:
-    """Returns the readings from the one before the watermark on, so that a gap across it is seen in its full length.
-
-    When that one is gone (retention), or a sample came in late behind our back and bends the line on which the
-    watermark lies, the watermark itself takes its place, and what the counter showed below it is passed over: it is
-    entered already.
-    """
-    first = int(np.searchsorted(trace.at_us, watermark_us, side="right")) - 1
-    if first >= 0:
-        found = trace.pick(slice(first, None))
-        if len(found) == 1 or counters.counter_at(found.at(0), found.at(1), watermark_us) == watermark_uj:
-            return found
-        trace = found.pick(slice(1, None))
-        trace = trace.pick((trace.energy_uj >= watermark_uj) | (trace.energy_uj < found.energy_uj[0]))
-    return trace.after(watermark_us, watermark_uj)
+    stands = Watermark(f"GPU {watermark.gpu_id}", micros(watermark.at), watermark.energy_uj)
+    found = advance(stands, trace, closed_us, most_w)
+    return None if found is None else Posting(watermark, found)
 
 
 def _move_watermark(posting: Posting) -> bool:
     """Moves the watermark by compare-and-swap. A reset lowers the opening by what the counter forgot: it balances."""
-    watermark = posting.watermark
+    watermark, reached = posting.watermark, posting.advance
     moved = MeterMark.objects.filter(gpu_id=watermark.gpu_id, at=watermark.at, energy_uj=watermark.energy_uj).update(
-        at=moment(posting.border_us),
-        energy_uj=posting.counter_uj,
-        opened_energy_uj=watermark.opened_energy_uj - posting.forgotten_uj,
+        at=moment(reached.border_us),
+        energy_uj=reached.counter_uj,
+        opened_energy_uj=watermark.opened_energy_uj - reached.forgotten_uj,
     )
     return moved == 1

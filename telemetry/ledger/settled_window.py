@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from core.accounting.allocation import PREFILL, Pieces, pieces, share_out
 from core.accounting.counters import KINDS, SERVING, UNATTRIBUTED
 from core.accounting.grouping import Groups
+from core.accounting.host_shares import HostShares
 from core.units import US_PER_S, ug_per_uj
 from pools.models import Gpu, Site
-from telemetry.ledger import rollup_carbon
+from telemetry.ledger import host_shares, rollup_carbon
 from telemetry.ledger.energy_entries import INTERVAL_S
 from telemetry.ledger.served_requests import Served
 from telemetry.ledger.window_sources import INTERVALS, WINDOW_S, Basis
@@ -26,7 +27,7 @@ INTERVAL_US = round(INTERVAL_S * US_PER_S)
 # Amounts that a GPU's interval has by itself, and that are shared out; the others are the requests' own.
 SHARED = (
     *("energy_uj", "facility_uj", "gpu_us", "carbon_ug", "carbon_unknown_uj", "cost_nano", "cost_unknown_uj"),
-    *("rental_nano", "rental_unknown_us", "embodied_ug", "embodied_unknown_us"),
+    *("rental_nano", "rental_unknown_us", "embodied_ug", "embodied_unknown_us", "host_uj", "host_known_uj"),
 )
 OWN = ("prefill_uj", "requests", "prompt_tokens", "output_tokens")
 NOBODY = 0  # the place of ("", None) among those whom lines are about
@@ -95,7 +96,8 @@ def windows(
     entries = copying.read(ENTRIES_SQL, {"site": site.pk, "start": starts[0], "end": end}, ENTRIES)
     entries["interval"] = entries.pop("start_us") // INTERVAL_US
     entries = _pick(entries, np.isin(entries["interval"] // INTERVALS, numbers))
-    amounts = _amounts(entries, starts, found)
+    hosts = host_shares.of_entries(site, (starts[0], end), entries)
+    amounts = {**_amounts(entries, starts, found), "host_uj": hosts.host_uj, "host_known_uj": hosts.known_uj}
 
     serving = entries["kind"] == SERVING
     intervals = Groups.by(*(entries[name][serving] for name in ("instance", "interval")))
@@ -112,6 +114,7 @@ def windows(
         _part(interval, np.full(len(interval), UNATTRIBUTED), pool, totals, orphan),
         _of_requests(found_pieces, requests, interval, pool, shared),
         _counted(requests, numbers),
+        _hosts_alone(hosts, numbers),
     ]
     lines = _lines(parts, requests.whose)
     shares = _shares(found_pieces, requests, interval, shared) if requests.request_id else {}
@@ -206,6 +209,15 @@ def _counted(requests: Served, numbers: Ints) -> _Part:
     }
     kind = np.full(int(here.sum()), SERVING, dtype=np.int64)
     return _Part(window[here], kind, requests.pool[here], requests.who[here], amounts)
+
+
+def _hosts_alone(hosts: HostShares, numbers: Ints) -> _Part:
+    """Returns the hosts' joules of intervals in which no GPU of their node was metered: nobody's."""
+    window = hosts.alone_interval // INTERVALS
+    here = np.isin(window, numbers)
+    count = int(here.sum())
+    kind, nobody = np.full(count, UNATTRIBUTED, dtype=np.int64), np.full(count, NOBODY, dtype=np.int64)
+    return _Part(window[here], kind, np.zeros(count, dtype=np.int64), nobody, {"host_uj": hosts.alone_uj[here]})
 
 
 def _lines(parts: Sequence[_Part], whose: Sequence[tuple[str, int | None]]) -> dict[int, list[WindowLine]]:

@@ -34,7 +34,7 @@ CHUNK = timedelta(hours=1)  # windows worked out together: bounds memory
 AMOUNTS = tuple(
     field.name for field in StatementLine._meta.get_fields() if field.get_internal_type() == "BigIntegerField"
 )
-CAUSES = ("energy", "requests", "carbon", "pue", "tariff", "gpu_rates", "embodied")
+CAUSES = ("energy", "host", "requests", "carbon", "pue", "tariff", "gpu_rates", "embodied")
 LINE_SQL = f"""
 INSERT INTO {StatementLine._meta.db_table}
     (settlement_id, entry, kind, pool_id, service, tenant_id, {", ".join(AMOUNTS)})
@@ -104,7 +104,9 @@ def _settle(site: Site, start: datetime, end: datetime, *, first: bool, requests
             if at in latest:
                 if not first and (changed := _changed(latest[at].sources, found[at])):
                     causes[at] = changed
-            elif found[at].energy_uj or found[at].requests:  # also one that was empty when its turn came
+            elif (
+                found[at].energy_uj or found[at].requests or found[at].sources.get("host")
+            ):  # also one that was empty when its turn came
                 causes[at] = ("first",)
         if not causes:
             return 0
@@ -121,7 +123,7 @@ def _settle(site: Site, start: datetime, end: datetime, *, first: bool, requests
 
 
 def _changed(before: Mapping[str, Any], now: Basis) -> tuple[str, ...]:
-    return tuple(cause for cause in CAUSES if before.get(cause) != now.sources[cause])
+    return tuple(cause for cause in CAUSES if before.get(cause) != now.sources.get(cause))
 
 
 def _write(

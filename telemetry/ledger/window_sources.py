@@ -26,6 +26,10 @@ SELECT floor(extract(epoch FROM start_at - %(start)s) / %(window_s)s)::int, sum(
 FROM telemetry_energyrollup
 WHERE step_s = 60 AND site_id = %(site)s AND start_at >= %(start)s AND start_at < %(end)s GROUP BY 1
 """
+HOST_SQL = """
+SELECT floor(extract(epoch FROM start_at - %(start)s) / %(window_s)s)::int, sum(energy_uj)::bigint
+FROM telemetry_hostentry WHERE site_id = %(site)s AND start_at >= %(start)s AND start_at < %(end)s GROUP BY 1
+"""
 REQUESTS_SQL = """
 SELECT floor(extract(epoch FROM started_at - %(start)s) / %(window_s)s)::int, count(*),
        coalesce(sum(coalesce(prompt_tokens, 0) + coalesce(output_tokens, 0)), 0)::bigint
@@ -57,7 +61,8 @@ def basis(
     count = round((end - start).total_seconds() / WINDOW_S)
     starts = [start + timedelta(seconds=WINDOW_S * i) for i in range(count)]
     fresh = any(at not in known or datetime.now(UTC) - at < LATE for at in starts)
-    energy, requests = _energy(site, start, end), _requests(site, start, end) if fresh else {}
+    energy, host = _energy(ENERGY_SQL, site, start, end), _energy(HOST_SQL, site, start, end)
+    requests = _requests(site, start, end) if fresh else {}
     points, rates, curve = _newest_points(site, starts), Rates.of(site), None
     found = {}
     for i, at in enumerate(starts):
@@ -71,14 +76,16 @@ def basis(
         came = before["requests"] if before and not fresh else _may_have_run(requests, i)
         in_force = rates.at(at)
         sources = {"energy": energy.get(i, 0), "requests": came, "carbon": carbon, **in_force.sources}
+        if i in host:  # where no host is metered, sources are what they were before there were any
+            sources["host"] = host[i]
         values = itertools.chain.from_iterable([value] * intervals for value, intervals in carbon[1])
         found[at] = Basis(energy.get(i, 0), requests.get(i, (0, 0))[0], tuple(values), in_force, sources)
     return found
 
 
-def _energy(site: Site, start: datetime, end: datetime) -> dict[int, int]:
+def _energy(sql: str, site: Site, start: datetime, end: datetime) -> dict[int, int]:
     with connection.cursor() as cursor:
-        cursor.execute(ENERGY_SQL, {"site": site.pk, "start": start, "end": end, "window_s": WINDOW_S})
+        cursor.execute(sql, {"site": site.pk, "start": start, "end": end, "window_s": WINDOW_S})
         return dict(cursor.fetchall())
 
 

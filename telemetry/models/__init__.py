@@ -5,6 +5,7 @@ from .budgets import Budget
 from .carbon import CarbonFeed, CarbonPoint
 from .demand import DemandSketch
 from .forecasts import ForecastScore, LoadPoint
+from .host import HostEntry, HostMark, HostSample
 from .instruments import Instrument, InstrumentHour
 from .ledger import EnergyEntry, GpuEnergy, MeterMark
 from .rates import EmbodiedFactor, GpuRate, Pue, Tariff
@@ -46,6 +47,9 @@ __all__ = [
     "GpuMinute",
     "GpuRate",
     "GpuSample",
+    "HostEntry",
+    "HostMark",
+    "HostSample",
     "IngestedBatches",
     "InstanceSample",
     "Instrument",

@@ -52,6 +52,8 @@ class Amounts(models.Model):
     energy_uj = models.BigIntegerField()
     prefill_uj = models.BigIntegerField(default=0)
     facility_uj = models.BigIntegerField(default=0, help_text="The same at the site's own meter: x PUE.")
+    host_uj = models.BigIntegerField(db_default=0, help_text="Of the nodes' hosts, beside the GPUs: not in the others.")
+    host_known_uj = models.BigIntegerField(db_default=0, help_text="Of energy_uj: the part whose host was metered.")
     gpu_us = models.BigIntegerField(default=0)
     carbon_ug = models.BigIntegerField(default=0)
     carbon_unknown_uj = models.BigIntegerField(default=0)
@@ -73,8 +75,10 @@ class StatementLine(Amounts):
     """The amounts of one tenant's requests of a service in a pool in a settled window, or of nobody's.
 
     Whole units, so that lines add up exactly: microjoules at the GPUs' meters, microseconds of one GPU, micrograms,
-    billionths of the currency. Of a part whose intensity, tariff or rate is not known the amount is not in the sum,
-    and the `unknown` columns say how much that is. Carbon is location-based and average; PUE is in carbon and cost.
+    billionths of the currency. `host_uj` stands beside the GPUs' joules, and is known where `host_known_uj` is all of
+    these; facility, carbon and cost are of the GPUs alone. Of a part whose intensity, tariff or rate is not known the
+    amount is not in the sum, and the `unknown` columns say how much that is. Carbon is location-based and average; PUE
+    is in carbon and cost.
     A settlement that corrects another has its lines once more, negated (reversal), and the valid ones (restated).
     """
 

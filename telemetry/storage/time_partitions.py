@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 
 from django.db import connection
 
-SAMPLES = ("telemetry_gpusample", "telemetry_instancesample")
+SAMPLES = ("telemetry_gpusample", "telemetry_instancesample", "telemetry_hostsample")
 MINUTES = ("telemetry_gpuminute", "telemetry_engineminute")
 TABLES = (*SAMPLES, *MINUTES, "telemetry_requestrecord", "telemetry_requestshare")
 

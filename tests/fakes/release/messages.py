@@ -197,7 +197,8 @@ def _batch() -> wire.AgentBatch:
         4,
         {"tpot_s": 0.05, "n": 3, "rule": "miad", "x": None},
     )
-    return wire.AgentBatch(NODE, "boot-1", 42, NOW_S, wire.GpuSamples.pack(gpus), [instance], [clock])
+    host = wire.HostSampleRow(NOW_S, "package-0", "zeusd", 12_345.5, 130.0)
+    return wire.AgentBatch(NODE, "boot-1", 42, NOW_S, wire.GpuSamples.pack(gpus), [instance], [clock], [host])
 
 
 def _request() -> wire.RequestRow:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from core.ports import RetryableError
+from core.ports import HostReading, RetryableError
 from pools.agent.batch_outbox import LIMIT, Outbox
+from pools.agent.devices.host.host_energy import HostEnergy
 from pools.agent.loop import AgentLoop
 from pools.agent.redis_link import BadDesired, LinkError
 from pools.wire import AgentState, InstanceState
+from tests.fakes.host_meters import FakeHostMeter
 from tests.fakes.node import (
     FakeEngineMetrics,
     FakeFrequencyActuator,
@@ -279,3 +281,25 @@ def test_gpu_of_two_engines_is_the_ones_that_serves_while_the_other_comes_up_bes
     assert holder() == ("new", "ready")
     clocks = {call[1] for call in bench.actuator.calls}
     assert clocks <= {("G0",)}
+
+
+def test_host_is_in_the_batch_and_its_notices_in_the_state_when_the_node_has_meters() -> None:
+    bench = Bench()
+    meter = FakeHostMeter((HostReading("package-0", "zeusd", 5.0, 42.0),), said=("by zeusd",))
+    bench.loop = AgentLoop(
+        "n1",
+        "boot-1",
+        meter=bench.meter,
+        actuator=bench.actuator,
+        runtime=bench.runtime,
+        metrics=bench.metrics,
+        link=bench.link,
+        host=HostEnergy((meter,)),
+    )
+    state = bench.tick()
+    (row,) = bench.link.batches[-1].hosts
+    assert (row.domain, row.method, row.energy_j, row.power_w) == ("package-0", "zeusd", 42.0, None)
+    assert state.notices == ["by zeusd"]
+    meter.answers = RetryableError("away")
+    assert "cannot read the host's energy: away" in bench.tick().error
+    assert bench.link.batches[-1].hosts == []
