@@ -26,6 +26,7 @@ class Source(StrEnum):
     MEASURED = "measured"
     INTERPOLATED = "interpolated"
     PUBLISHED = "published"
+    CALIBRATED = "calibrated"  # the closed form, corrected by what engines did while they served
     MODELLED = "modelled"
 
 

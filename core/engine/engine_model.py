@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from core.engine.corrections import Correction, configuration, correction_of, factor
 from core.engine.engine_params import (
     ENGINES,
     GPUS,
@@ -30,7 +31,7 @@ from core.engine.iteration import Iteration, Totals
 from core.engine.model_shape import ModelParams
 from core.engine.parameter_caches import cached
 from core.engine.steady_state import MAX_SEQUENCES, SteadyState, max_rps, steady_state
-from core.types import Limits
+from core.types import Limits, Source
 
 __all__ = [
     "ENGINES",
@@ -42,6 +43,7 @@ __all__ = [
     "GpuParams",
     "SteadyState",
     "UnknownConfiguration",
+    "closed_form",
     "engine",
     "engine_model",
     "gpu",
@@ -143,6 +145,7 @@ class EngineModel:
     tp: int
     engine: str = "vllm-v1"
     share: float = 1.0
+    correction: Correction | None = None
     gpu_params: GpuParams = field(init=False, repr=False, compare=False)
     model_params: ModelParams = field(init=False, repr=False, compare=False)
     _k: Constants = field(init=False, repr=False, compare=False)
@@ -156,6 +159,11 @@ class EngineModel:
         object.__setattr__(self, "gpu_params", g)
         object.__setattr__(self, "model_params", m)
         object.__setattr__(self, "_k", _constants(m, g, e, self.tp))
+
+    @property
+    def source(self) -> Source:
+        """What its figures rest on."""
+        return Source.MODELLED if self.correction is None else self.correction.source
 
     @property
     def memory_bytes(self) -> float:
@@ -183,7 +191,8 @@ class EngineModel:
 
     def idle_gpu_watts(self, mhz: float) -> float:
         """Power of each GPU with the model loaded and nothing to do."""
-        return self.gpu_params.loaded_idle_w(mhz)
+        watts, g = self.gpu_params.loaded_idle_w(mhz), self.gpu_params
+        return watts if self.correction is None else watts * factor(self.correction.power, g, g.clamp_mhz(mhz))
 
     def idle_watts(self, mhz: float) -> float:
         """Power of the instance with the model loaded and nothing to do."""
@@ -255,7 +264,7 @@ class EngineModel:
         if watts > g.tdp_w:
             f, t_s, watts = self._throttle(f, work)
         total = self.tp * watts
-        return Iteration(t_s, total, min(watts, g.tdp_w), f, total * t_s)
+        return Iteration(t_s, total, min(watts, g.tdp_w), f, total * t_s, self.source)
 
     def _throttle(self, f: float, work: _Work) -> tuple[float, float, float]:
         """Returns the clock at which the GPU keeps its TDP, as its firmware finds it; with that clock's time
@@ -287,7 +296,8 @@ class EngineModel:
             + k.ar_per_token_s * work.tokens
             + k.layers_s * (g.k_sm / r + 1.0 - g.k_sm)
         )
-        return max(t_gpu, k.launch_s) + k.host_s + k.seq_s * work.rows
+        t_s = max(t_gpu, k.launch_s) + k.host_s + k.seq_s * work.rows
+        return t_s if self.correction is None else t_s * factor(self.correction.time, g, f)
 
     def _gpu_watts(self, f: float, work: _Work, t_s: float) -> float:
         """Returns each GPU's P = idle + c_clk r v^2 + (v^2 e_flop FLOP + (e_byte0 + e_byte1 v^2) bytes) / t_iter / TP,
@@ -297,7 +307,8 @@ class EngineModel:
         flop = work.flop_linear + work.flop_prefill_attention + work.flop_decode_attention
         moved = work.bytes_stream + work.bytes_kv
         dynamic_j = (v2 * g.e_flop_pj * flop + (g.e_byte0_pj + g.e_byte1_pj * v2) * moved) * 1e-12
-        return g.idle_w + g.c_clk * f / g.f_max * v2 + dynamic_j / t_s / self.tp
+        watts = g.idle_w + g.c_clk * f / g.f_max * v2 + dynamic_j / t_s / self.tp
+        return watts if self.correction is None else watts * factor(self.correction.power, g, f)
 
     def steady_state(self, rps: float, prompt_tokens: float, output_tokens: float, mhz: float) -> SteadyState:
         """The instance under `rps` requests a second of these lengths: see `steady_state.steady_state`."""
@@ -314,5 +325,12 @@ class EngineModel:
 def engine_model(
     model_name: str, gpu_name: str, tp: int, engine_name: str = "vllm-v1", share: float = 1.0
 ) -> EngineModel:
-    """The engine model of a configuration, made once. Raises UnknownConfiguration."""
-    return EngineModel(model_name, gpu_name, tp, engine_name, share)
+    """Returns the engine model of a configuration, corrected where it was measured. Raises UnknownConfiguration."""
+    correction = correction_of(configuration(model_name, gpu_name, tp, engine_name))
+    return EngineModel(model_name, gpu_name, tp, engine_name, share, correction)
+
+
+@cached(maxsize=1024)
+def closed_form(model_name: str, gpu_name: str, tp: int, engine_name: str = "vllm-v1") -> EngineModel:
+    """Returns the engine model without corrections: what measurements are held against. Raises UnknownConfiguration."""
+    return EngineModel(model_name, gpu_name, tp, engine_name)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from core.engine.corrections import knots_mhz
 from core.engine.engine_model import Constants, EngineModel
 from core.engine.engine_params import GpuParams
 from core.types import Source
@@ -125,7 +126,7 @@ def _run(instance: EngineModel, f: Floats, work: _Work) -> Iterations:
     if hot.any():
         f[hot], t_s[hot], watts[hot] = _throttle(instance, f[hot], work.at(hot))
     total = instance.tp * watts
-    return Iterations(t_s, total, np.minimum(watts, g.tdp_w), f, total * t_s)
+    return Iterations(t_s, total, np.minimum(watts, g.tdp_w), f, total * t_s, instance.source)
 
 
 def _throttle(instance: EngineModel, f: Floats, work: _Work) -> tuple[Floats, Floats, Floats]:
@@ -156,7 +157,7 @@ def _time_s(instance: EngineModel, f: Floats, work: _Work) -> Floats:
         + k.layers_s * (g.k_sm / r + 1.0 - g.k_sm)
     )
     found: Floats = np.maximum(t_gpu, k.launch_s) + k.host_s + k.seq_s * work.rows
-    return found
+    return found if instance.correction is None else found * _factor(instance.correction.time, g, f)
 
 
 def _gpu_watts(instance: EngineModel, f: Floats, work: _Work, t_s: Floats) -> Floats:
@@ -166,7 +167,11 @@ def _gpu_watts(instance: EngineModel, f: Floats, work: _Work, t_s: Floats) -> Fl
     moved = work.bytes_stream + work.bytes_kv
     dynamic_j = (v2 * g.e_flop_pj * flop + (g.e_byte0_pj + g.e_byte1_pj * v2) * moved) * 1e-12
     found: Floats = g.idle_w + g.c_clk * f / g.f_max * v2 + dynamic_j / t_s / instance.tp
-    return found
+    return found if instance.correction is None else found * _factor(instance.correction.power, g, f)
+
+
+def _factor(factors: Sequence[float], g: GpuParams, f: Floats) -> Floats:
+    return np.interp(f, knots_mhz(g), factors)
 
 
 def _voltage(g: GpuParams, f: Floats) -> Floats:

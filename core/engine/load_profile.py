@@ -15,6 +15,7 @@ from core.engine.engine_model import EngineModel
 from core.engine.engine_params import GpuParams
 from core.engine.engine_vector import iterations
 from core.engine.iteration import IterationCosts, Totals
+from core.engine.profiled_engine import ProfiledEngine
 from core.engine.steady_state import SPARE_DEVIATIONS, batch_point, largest_batch, with_spare
 from core.types import Limits, Source
 
@@ -96,6 +97,34 @@ def clocks(gpu: GpuParams, step_mhz: float = CLOCK_STEP_MHZ, lowest_mhz: float =
     return found
 
 
+def load_profile_of(
+    worker: EngineModel | ProfiledEngine,
+    prompt_tokens: float,
+    output_tokens: float,
+    mhz: Floats,
+    levels: int = LEVELS,
+    chunk_tokens: float | None = None,
+    context_tokens: float | None = None,
+    spare_deviations: float = 0.0,
+) -> LoadProfile | None:
+    """Makes a profile at the clocks `mhz`, (clocks,), from what is known of an instance; see `modelled`."""
+    if isinstance(worker, EngineModel):
+        return modelled(
+            worker, prompt_tokens, output_tokens, mhz, levels, chunk_tokens, context_tokens, spare_deviations
+        )
+    return from_costs(
+        worker,
+        prompt_tokens,
+        output_tokens,
+        mhz,
+        levels,
+        worker.source,
+        chunk_tokens,
+        spare_deviations,
+        context_tokens,
+    )
+
+
 def modelled(
     worker: EngineModel,
     prompt_tokens: float,
@@ -130,7 +159,7 @@ def modelled(
     tpot_s = (1.0 - q) * decode.t_s + q * mixed.t_s
     watts = ((1.0 - q) * decode.energy_j + q * mixed.energy_j) / tpot_s
     idle_w = np.array([worker.idle_watts(float(one)) for one in mhz])
-    found = _profile(mhz, batch, out, mixed.t_s, tpot_s, watts, idle_w, Source.MODELLED)
+    found = _profile(mhz, batch, out, mixed.t_s, tpot_s, watts, idle_w, worker.source)
     if chunk_tokens is None:
         return found
     full = iterations(worker, clock, prefill_tokens=chunk_tokens, decodes=batch, context_tokens=context)
@@ -138,11 +167,14 @@ def modelled(
 
 
 def servable(
-    worker: EngineModel, prompt_tokens: float, output_tokens: float, context_tokens: float | None = None
+    worker: EngineModel | ProfiledEngine,
+    prompt_tokens: float,
+    output_tokens: float,
+    context_tokens: float | None = None,
 ) -> LoadProfile | None:
-    """Makes `modelled` at the profiled clocks, each up to the load at which the KV cache has room at 99 of 100
+    """Makes `load_profile_of` at the profiled clocks, each up to the load at which the KV cache has room at 99 of 100
     moments."""
-    return modelled(
+    return load_profile_of(
         worker,
         prompt_tokens,
         output_tokens,
@@ -161,16 +193,18 @@ def from_costs(
     source: Source = Source.INTERPOLATED,
     chunk_tokens: float | None = None,
     spare_deviations: float = 0.0,
+    context_tokens: float | None = None,
 ) -> LoadProfile | None:
     """Makes a profile at the clocks `mhz`, (clocks,), from anything that knows what an iteration costs.
 
-    `chunk_tokens`, `spare_deviations`: as those of `modelled`.
+    `chunk_tokens`, `spare_deviations`, `context_tokens`: as those of `modelled`.
     """
-    batch = _batches(costs, prompt_tokens, output_tokens, levels, spare_deviations=spare_deviations)
+    out = max(1.0, output_tokens)
+    each = prompt_tokens + out / 2.0 if context_tokens is None else context_tokens
+    batch = _batches(costs, prompt_tokens, output_tokens, levels, each, spare_deviations)
     if batch is None:
         return None
-    out = max(1.0, output_tokens)
-    points = [[batch_point(costs, f, b, prompt_tokens, out) for b in batch.tolist()] for f in mhz.tolist()]
+    points = [[batch_point(costs, f, b, prompt_tokens, out, each) for b in batch.tolist()] for f in mhz.tolist()]
     ttft_s = np.array([[point.ttft_s for point in row] for row in points])
     tpot_s = np.array([[point.tpot_s for point in row] for row in points])
     watts = np.array([[point.busy_w for point in row] for row in points])
@@ -178,7 +212,7 @@ def from_costs(
     found = _profile(mhz, batch, out, ttft_s, tpot_s, watts, idle_w, source)
     if chunk_tokens is None:
         return found
-    full = [Totals(chunk_tokens, 0.0, chunk_tokens**2 / 2.0, 1.0, b, b * (prompt_tokens + out / 2.0)) for b in batch]
+    full = [Totals(chunk_tokens, 0.0, chunk_tokens**2 / 2.0, 1.0, b, b * each) for b in batch]
     full_s = np.array([[costs.iteration_of(f, totals).t_s for totals in full] for f in mhz.tolist()])
     return replace(found, ttft_s=np.hstack([full_s[:, :1], full_s]))
 

@@ -25,7 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from core.engine.engine_model import EngineModel, engine_model
+from core.engine.corrections import Correction, factor
+from core.engine.engine_model import EngineModel, closed_form
+from core.engine.engine_params import GpuParams
 from core.engine.iteration import Iteration, Totals
 from core.engine.profiles import Margins, Point, Profile, modelled_margins
 from core.engine.steady_state import SteadyState, max_rps, steady_state
@@ -165,11 +167,15 @@ def _nearest(levels: Sequence[float], value: float) -> float:
 
 
 class ProfiledEngine:
-    """Predicts iterations of a profile's configuration. Raises ValueError for a profile without sense."""
+    """Predicts iterations of a profile's configuration. Raises ValueError for a profile without sense.
 
-    def __init__(self, profile: Profile) -> None:
+    `residual`: by how much engines that serve have come to differ from the profile.
+    """
+
+    def __init__(self, profile: Profile, residual: Correction | None = None) -> None:
         self.profile = profile
-        self.model: EngineModel = engine_model(profile.model, profile.gpu, profile.tp, profile.engine)
+        self.residual = residual
+        self.model: EngineModel = closed_form(profile.model, profile.gpu, profile.tp, profile.engine)
         groups: dict[tuple[int, float, int], list[Point]] = {}
         for point in profile.points:
             groups.setdefault(point.curve, []).append(point)
@@ -181,13 +187,29 @@ class ProfiledEngine:
         self._batches = {size: sorted({float(key[2]) for key in groups if key[0] == size}) for size in self._prefills}
 
     @property
+    def source(self) -> Source:
+        """What its figures rest on, inside what was measured."""
+        return self.profile.source if self.residual is None else self.residual.source
+
+    @property
+    def tp(self) -> int:
+        return self.profile.tp
+
+    @property
+    def gpu_params(self) -> GpuParams:
+        return self.model.gpu_params
+
+    @property
     def kv_capacity_tokens(self) -> float:
         """By the closed form: a profile does not say."""
         return self.model.kv_capacity_tokens
 
     def idle_watts(self, mhz: float) -> float:
         """By the closed form: a profile has iterations only."""
-        return self.model.idle_watts(mhz)
+        watts = self.model.idle_watts(mhz)
+        if self.residual is None:
+            return watts
+        return watts * factor(self.residual.power, self.gpu_params, self.gpu_params.clamp_mhz(mhz))
 
     def iteration(
         self, mhz: float, prefills: Sequence[tuple[int, int]] = (), decodes: int = 0, context_tokens: float = 0.0
@@ -241,6 +263,18 @@ class ProfiledEngine:
     def predict(self, mhz: float, totals: Totals) -> Prediction:
         """Predicts an iteration given in totals. Raises ValueError when there is nothing to do."""
         mhz = self.model.gpu_params.clamp_mhz(mhz)
+        found = self._by_profile(mhz, totals)
+        return found if self.residual is None else self._corrected(mhz, found, self.residual)
+
+    def _corrected(self, mhz: float, found: Prediction, residual: Correction) -> Prediction:
+        one, gpu = found.iteration, self.gpu_params
+        t_s = one.t_s * factor(residual.time, gpu, mhz)
+        gpu_watts = min(one.gpu_watts * factor(residual.power, gpu, mhz), gpu.tdp_w)
+        watts = gpu_watts * self.tp
+        answer = Iteration(t_s, watts, gpu_watts, one.f_eff_mhz, watts * t_s, residual.source)
+        return Prediction(answer, found.margins, residual.source)
+
+    def _by_profile(self, mhz: float, totals: Totals) -> Prediction:
         modelled = self.model.iteration_of(mhz, totals)
         new, decodes = totals.new_tokens, totals.decodes
         each = totals.context_tokens / max(1.0, decodes)

@@ -109,7 +109,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """All points of one configuration, sorted. `version` is a hash of the content: same content, same version."""
+    """All points of one configuration, sorted. `version` is a hash of the content: same content, same version.
+
+    `measured_at_s`: Unix seconds; None: not known.
+    """
 
     model: str
     gpu: str
@@ -118,6 +121,7 @@ class Profile:
     points: tuple[Point, ...]
     source: Source = Source.MEASURED
     origin: str = ""
+    measured_at_s: float | None = field(default=None, compare=False)
     version: str = field(init=False)
 
     def __post_init__(self) -> None:

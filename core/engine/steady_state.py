@@ -128,10 +128,18 @@ def with_spare(batch: float, spare_deviations: float) -> float:
 
 
 def batch_point(
-    costs: IterationCosts, mhz: float, batch: float, prompt_tokens: float, output_tokens: float
+    costs: IterationCosts,
+    mhz: float,
+    batch: float,
+    prompt_tokens: float,
+    output_tokens: float,
+    context_tokens: float | None = None,
 ) -> BatchPoint:
-    """Computes the mean iteration at a batch of like requests: TPOT and TTFT in seconds, and power in watts."""
-    context = batch * (prompt_tokens + output_tokens / 2.0)
+    """Computes the mean iteration at a batch of like requests: TPOT and TTFT in seconds, and power in watts.
+
+    `context_tokens`: of a running sequence, on the mean; None: as if all answers were equally long.
+    """
+    context = batch * (prompt_tokens + output_tokens / 2.0 if context_tokens is None else context_tokens)
     starts = max(1.0, batch / output_tokens)  # prefills of an iteration that has any
     q = min(1.0, batch / output_tokens)
     new, pairs = starts * prompt_tokens, starts * prompt_tokens**2 / 2.0

@@ -6,8 +6,11 @@ GPUs, in joules.
 
 from __future__ import annotations
 
-from core.engine.engine_model import MAX_SEQUENCES, EngineModel, UnknownConfiguration, engine_model
+from core.engine.engine_model import UnknownConfiguration
+from core.engine.iteration import IterationCosts, Totals
+from core.engine.measured import engine_costs
 from core.engine.parameter_caches import cached
+from core.engine.steady_state import MAX_SEQUENCES
 
 # Mean prompt (1155) plus half of the mean output (211) of the Azure conversation trace of 2023 (AzurePublicDataset,
 # CC-BY).
@@ -21,20 +24,20 @@ class StepTable:
 
     __slots__ = ("_decode", "_mhz", "_model", "_prefill", "idle_w", "kv_capacity_tokens", "prefill_s_per_token")
 
-    def __init__(self, model: EngineModel, mhz: float) -> None:
+    def __init__(self, model: IterationCosts, mhz: float) -> None:
         self._model = model
         self._mhz = mhz
         self._decode: list[tuple[float, float] | None] = [None] * (MAX_SEQUENCES + 1)
         self._prefill: dict[tuple[int, int], tuple[float, float]] = {}
-        self.idle_w = model.tp * model.idle_gpu_watts(mhz)
+        self.idle_w = model.idle_watts(mhz)
         self.kv_capacity_tokens = model.kv_capacity_tokens
-        self.prefill_s_per_token = model.iteration(mhz, ((2048, 0),)).t_s / 2048.0
+        self.prefill_s_per_token = model.iteration_of(mhz, Totals.plain(2048, 0.0, 0.0)).t_s / 2048.0
 
     def decode(self, batch: int) -> tuple[float, float]:
         """Returns the time and energy of an iteration that decodes `batch` sequences (1 or more)."""
         known = self._decode[batch]
         if known is None:
-            result = self._model.iteration(self._mhz, (), batch, batch * TYPICAL_CONTEXT_TOKENS)
+            result = self._model.iteration_of(self._mhz, Totals.plain(0, batch, batch * TYPICAL_CONTEXT_TOKENS))
             known = self._decode[batch] = (result.t_s, result.energy_j)
         return known
 
@@ -50,7 +53,9 @@ class StepTable:
         known = self._prefill.get(key)
         if known is None:
             batch = min(1 << batch_bits >> 1, MAX_SEQUENCES)
-            result = self._model.iteration(self._mhz, ((prompt_tokens, 0),), batch, batch * TYPICAL_CONTEXT_TOKENS)
+            result = self._model.iteration_of(
+                self._mhz, Totals.plain(prompt_tokens, batch, batch * TYPICAL_CONTEXT_TOKENS)
+            )
             before_j = self.decode(batch)[1] if batch else self.idle_w * result.t_s
             known = self._prefill[key] = (result.t_s, result.energy_j - before_j)
         return known
@@ -63,13 +68,13 @@ def round_up(tokens: int) -> int:
 
 
 def step_table(model: str, gpu: str, tp: int, engine: str, mhz: float) -> StepTable | None:
-    """Returns the table at the nearest step of the clock; None: the engine model does not know the configuration."""
+    """Returns the table at the nearest step of the clock; None: nothing is known of the configuration."""
     return _table(model, gpu, tp, engine, round(mhz / CLOCK_STEP_MHZ))
 
 
 @cached(maxsize=4096)
 def _table(model: str, gpu: str, tp: int, engine: str, clock_step: int) -> StepTable | None:
     try:
-        return StepTable(engine_model(model, gpu, tp, engine), clock_step * CLOCK_STEP_MHZ)
+        return StepTable(engine_costs(model, gpu, tp, engine), clock_step * CLOCK_STEP_MHZ)
     except UnknownConfiguration:
         return None

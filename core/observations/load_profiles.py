@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from core.engine.engine_model import UnknownConfiguration, engine_model
-from core.engine.load_profile import LoadProfile, modelled, servable
+from core.engine.engine_model import UnknownConfiguration
+from core.engine.load_profile import LoadProfile, load_profile_of, servable
+from core.engine.measured import engine_costs
 from core.engine.parameter_caches import cached
 from core.engine.steady_state import SPARE_DEVIATIONS
 from core.observations.clock_given import ProfileClocks
@@ -15,10 +16,10 @@ from core.types import Mode
 def load_profile(model: str, engine: str, mode: Mode, lengths: Lengths) -> LoadProfile | None:
     """Returns DynamoLLM's profile, up to the load that the KV cache has room for in 99 of 100 moments at each clock.
 
-    None: the engine model does not know the configuration, or not even one such request fits.
+    None: nothing is known of the configuration, or not even one such request fits.
     """
     try:
-        worker = engine_model(model, mode.gpu, mode.tp, engine)
+        worker = engine_costs(model, mode.gpu, mode.tp, engine)
     except UnknownConfiguration:
         return None
     return servable(worker, lengths.prompt_tokens, lengths.output_tokens, lengths.context_tokens)
@@ -31,13 +32,13 @@ def full_load_profile(
     """Returns GreenServe's profile, whose TTFT is that of an iteration with `full_tokens` of prompts; None: with the
     request's own.
 
-    None: the engine model does not know the configuration, or not even one such request fits.
+    None: nothing is known of the configuration, or not even one such request fits.
     """
     try:
-        worker = engine_model(model, mode.gpu, mode.tp, engine)
+        worker = engine_costs(model, mode.gpu, mode.tp, engine)
     except UnknownConfiguration:
         return None
-    return modelled(
+    return load_profile_of(
         worker,
         lengths.prompt_tokens,
         lengths.output_tokens,

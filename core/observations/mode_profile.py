@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from core.engine.engine_model import engine_model
+from core.engine.measured import engine_costs
 from core.engine.parameter_caches import cached
 from core.engine.steady_state import SPARE_DEVIATIONS
-from core.types import Limits, Mode, ModeProfile, Source
+from core.types import Limits, Mode, ModeProfile
 
 Floats = NDArray[np.float64]
 
@@ -54,15 +54,15 @@ def mode_profile(model: str, engine: str, mode: Mode, lengths: Lengths, limits: 
     A rate of 0 with the idle power: it can keep the limits at no load.
 
     Raises:
-        UnknownConfiguration: The engine model does not know the model, the engine or the GPU.
+        UnknownConfiguration: Neither a profile nor the engine model knows the model, the engine or the GPU.
     """
-    worker = engine_model(model, mode.gpu, mode.tp, engine)
+    worker = engine_costs(model, mode.gpu, mode.tp, engine)
     top_mhz = worker.gpu_params.f_max
     rate = worker.max_rps(lengths.prompt_tokens, lengths.output_tokens, top_mhz, limits, SPARE_DEVIATIONS)
     if rate <= 0.0:
-        return ModeProfile(0.0, worker.idle_gpu_watts(top_mhz) * mode.tp, None, None, None, Source.MODELLED)
+        return ModeProfile(0.0, worker.idle_watts(top_mhz), None, None, None, worker.source)
     steady = worker.steady_state(rate, lengths.prompt_tokens, lengths.output_tokens, top_mhz)
-    return ModeProfile(rate, steady.power_w, steady.ttft_s, steady.tpot_s, steady.e2e_s, Source.MODELLED)
+    return ModeProfile(rate, steady.power_w, steady.ttft_s, steady.tpot_s, steady.e2e_s, worker.source)
 
 
 def rounded(tokens: float) -> float:

@@ -56,6 +56,8 @@ GAP_BINS_PER_E, GAP_MIN_S, GAP_BINS = 200.0, 1e-5, 4200
 OWN_BINS_PER_E, OWN_MIN_S, OWN_BINS = 50.0, 1e-3, 600
 THROTTLE_BISECTIONS = 20
 
+KNOTS = 8  # of corrections: core.engine.corrections.KNOTS, since compiled code may use only what its own file defines
+
 # Columns of an instance's cost parameters: see core.engine.engine_model for what they mean.
 # fmt: off
 COST_COLUMNS = (
@@ -63,7 +65,7 @@ COST_COLUMNS = (
     "head_bytes", "activation_bytes", "kv_bytes", "compute", "bandwidth", "ar_fixed_s", "ar_per_token_s", "layers_s",
     "launch_s", "host_s", "seq_s", "f_max", "f_min", "f_bw", "p_norm", "eff_attn", "eff_kv", "k_sm", "v_min", "f_v",
     "idle_w", "c_clk", "e_flop_pj", "e_byte0_pj", "e_byte1_pj", "tdp_w", "idle_clk_share", "tp", "base_s",
-    "prefill_token_s", "decode_s", "busy_w",
+    "prefill_token_s", "decode_s", "busy_w", *(f"time{n}" for n in range(KNOTS)), *(f"power{n}" for n in range(KNOTS)),
 )
 (
     FIXED, FLOP_TOKEN, FLOP_ROW, FLOP_ATTENTION, DENSE, EXPERT, EXPERT_MISS,
@@ -71,7 +73,8 @@ COST_COLUMNS = (
     LAUNCH, HOST, SEQ, F_MAX, F_MIN, F_BW, P_NORM, EFF_ATTN, EFF_KV, K_SM, V_MIN, F_V,
     IDLE_W, C_CLK, E_FLOP, E_BYTE0, E_BYTE1, TDP, IDLE_SHARE, TP, BASE_S,
     PREFILL_TOKEN_S, DECODE_S, BUSY_W,
-) = range(len(COST_COLUMNS))
+) = range(len(COST_COLUMNS) - 2 * KNOTS)
+TIME0, POWER0 = len(COST_COLUMNS) - 2 * KNOTS, len(COST_COLUMNS) - KNOTS
 # fmt: on
 
 
@@ -260,7 +263,19 @@ def idle_watts(c: Floats, mhz: float) -> float:
     if c[FIXED] > 0.0:
         return float(c[IDLE_W])
     f = min(max(mhz, c[F_MIN]), c[F_MAX])
-    return float(c[TP] * (c[IDLE_W] + c[IDLE_SHARE] * c[C_CLK] * f / c[F_MAX] * voltage(c, f) ** 2))
+    watts = c[IDLE_W] + c[IDLE_SHARE] * c[C_CLK] * f / c[F_MAX] * voltage(c, f) ** 2
+    return float(c[TP] * watts * correction(c, POWER0, f))
+
+
+@compiled
+def correction(c: Floats, first: int, f: float) -> float:
+    """Returns the factor on time or power at clock `f`: on the line between two of the knots from column `first` on."""
+    if c[F_MAX] <= c[F_MIN]:
+        return float(c[first])
+    at = (f - c[F_MIN]) / (c[F_MAX] - c[F_MIN]) * (KNOTS - 1)
+    below = min(int(at), KNOTS - 2)
+    share = at - below
+    return float(c[first + below] * (1.0 - share) + c[first + below + 1] * share)
 
 
 @compiled
@@ -281,10 +296,11 @@ def at_clock(
         + c[AR_TOKEN] * n
         + c[LAYERS] * (c[K_SM] / r + 1.0 - c[K_SM])
     )
-    t_s = max(t_gpu, c[LAUNCH]) + c[HOST] + c[SEQ] * rows
+    t_s = (max(t_gpu, c[LAUNCH]) + c[HOST] + c[SEQ] * rows) * correction(c, TIME0, f)
     v2 = voltage(c, f) ** 2
     dynamic_j = (v2 * c[E_FLOP] * (linear + prefill + decode) + (c[E_BYTE0] + c[E_BYTE1] * v2) * (stream + kv)) * 1e-12
-    return t_s, c[IDLE_W] + c[C_CLK] * f / c[F_MAX] * v2 + dynamic_j / t_s / c[TP], t_gpu < c[LAUNCH]
+    watts = (c[IDLE_W] + c[C_CLK] * f / c[F_MAX] * v2 + dynamic_j / t_s / c[TP]) * correction(c, POWER0, f)
+    return t_s, watts, t_gpu < c[LAUNCH]
 
 
 @compiled

@@ -32,6 +32,9 @@ def cost_row(spec: InstanceSpec) -> Floats:
         constants = {item.name: getattr(costs.constants, item.name) for item in fields(costs.constants)}
         values |= {name: value for name, value in (gpu | constants).items() if name in values}
         values["tp"] = spec.tp
+        known = costs.correction
+        for name, factors in (("time", known and known.time), ("power", known and known.power)):
+            values |= {f"{name}{n}": factors[n] if factors else 1.0 for n in range(kernel.KNOTS)}
     return np.array([values[name] for name in kernel.COST_COLUMNS])
 
 

@@ -10,7 +10,10 @@ from typing import Any
 
 import yaml
 
+from core.engine import gpu_types
 from core.engine.engine_model import UnknownConfiguration, engine_model, gpu
+from core.engine.engine_params import FITTED
+from core.engine.gpu_type_fields import checked, sheet_of
 from core.engine.overheads import Overheads
 from core.simulator import fields
 from core.simulator.fields import ScenarioError, Section
@@ -127,10 +130,14 @@ def read_scenario(path: str | Path, settings: Sequence[str] = ()) -> Scenario:
 def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
     """Reads a scenario from its mapping; `path` is where relative files are looked for, and the default name.
 
+    GPU types of its own are known to the whole process from then on, in place of declared ones of their names.
+
     Raises:
         ScenarioError: The fleet is missing, a key is unknown, or a value is out of range.
     """
     root, folder = Section("", document), path.parent
+    if own_types := _gpu_types(root.section("gpu_types")):
+        gpu_types.declare((*gpu_types.declared(), *own_types))
     start = read_start(root)
     services = _services(root, folder)
     site_fleets, sites = {}, {}
@@ -284,6 +291,20 @@ def _slo(section: Section) -> Slo:
     }
     section.finish()
     return Slo(**limits)
+
+
+def _gpu_types(section: Section) -> list[gpu_types.GpuType]:
+    """Reads data sheets by the types' names, so that a scenario stands by itself."""
+    found = []
+    for name in section.names():
+        own = section.section(name)
+        if name in gpu_types.SHIPPED:
+            raise section.error(name, "is a type that is shipped; give yours another name")
+        try:
+            found.append(checked(sheet_of(name, own.values), FITTED))
+        except gpu_types.BadGpuType as error:
+            raise own.error(error.field_name, str(error).partition(": ")[2]) from None
+    return found
 
 
 # -- the fleet -------------------------------------------------------------------------------------
