@@ -67,7 +67,7 @@ class GatewayServer:
             when_broken,
         )
         self.fleet, self.journal = runtime.fleet, runtime.journal
-        self.clocks, self.gate, self.emergencies = runtime.clocks, runtime.gate, runtime.emergencies
+        self.clocks, self.gate = runtime.clocks, runtime.gate
         self.gateway = Gateway(
             fleet=runtime.fleet,
             dispatcher=runtime.dispatcher,

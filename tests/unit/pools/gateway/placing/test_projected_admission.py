@@ -264,7 +264,8 @@ class Hand:
 
 async def pressed(start: Start, engines: int, **policy: Any) -> tuple[Bench, list[PendingClockRequest]]:
     bench = await start(engines)
-    bench.server.emergencies = Hand(bench.server.emergencies)  # type: ignore[assignment]
+    runtime = bench.server.runtime
+    runtime.emergencies = Hand(runtime.emergencies)  # type: ignore[assignment]
     bench.fleet.policy = wire.RequestPolicy(emergencies=True, **policy)
     bench.publish()
     asks: list[PendingClockRequest] = []
@@ -277,8 +278,8 @@ def look(bench: Bench, now_s: float) -> None:
 
 
 def emergencies_of(bench: Bench) -> Emergencies:
-    assert isinstance(bench.server.emergencies, Hand)
-    return bench.server.emergencies.by_itself
+    assert isinstance(bench.server.runtime.emergencies, Hand)
+    return bench.server.runtime.emergencies.by_itself
 
 
 def slow(bench: Bench, mhz: float) -> None:
@@ -303,11 +304,12 @@ async def test_ladder_is_climbed_when_requests_that_wait_would_be_late(start: St
     look(bench, now_s + 15.0)
     look(bench, now_s + 30.0)
     await until(lambda: bench.server.gateway.dispatcher.waiting < 6)
+    bench.engine.held.set()
+    statuses = await asyncio.gather(*tasks)
+    await until(lambda: len(bench.rows()) == 8)
     squashed = [row for row in bench.rows() if row.status == "rejected"]
     assert squashed, "rung 4: they have waited in vain for too long"
     assert all("overloaded" in row.error for row in squashed)
-    bench.engine.held.set()
-    statuses = await asyncio.gather(*tasks)
     assert statuses.count(503) == len(squashed)
     assert statuses.count(200) == 8 - len(squashed)
     for later_s in (60.0, 66.0):
@@ -328,14 +330,15 @@ async def test_requests_that_have_not_begun_go_elsewhere_when_another_instance_i
     tasks = [asyncio.create_task(stream(bench, prompt=[n] + [1] * 7999)) for n in range(3)]
     await until(lambda: len(stuck.received) == 3)
     service.ready = [first, second]
-    look(bench, time.monotonic())
+    now_s = time.monotonic()
+    look(bench, now_s)
     await asyncio.sleep(0.1)
     assert not free.received, "the first rungs are not over yet"
     service.ready = [first]
     tasks += [asyncio.create_task(stream(bench, prompt=[n] + [1] * 7999)) for n in range(3, 5)]
     await until(lambda: len(stuck.received) == 5)
     service.ready = [first, second]
-    look(bench, time.monotonic())  # it has become worse
+    look(bench, now_s + 1.0)  # it has become worse
     await until(lambda: len(free.received) >= 1)
     for task in tasks:
         task.cancel()
