@@ -30,7 +30,7 @@ from scheduler.operations.configure.forms import OwnedForm, form_of, label_of
 from scheduler.operations.configure.registry import Owned
 from scheduler.operations.configure.transfer import key_of
 
-from . import confirmations
+from . import confirmations, model_config
 
 PAGE = 50
 AREAS = (
@@ -155,6 +155,8 @@ def create(request: HttpRequest, kind: str) -> HttpResponse:
     if source.isdecimal():
         initial = _cloned(owned, get_object_or_404(_theirs(request, owned), pk=source)) | initial
     form = form_of(owned)(request.POST if request.method == "POST" else None, initial=initial)
+    if (fetched := model_config.fetched(request, owned, None)) is not None:
+        form = fetched
     return _filled(request, owned, form, None)
 
 
@@ -174,6 +176,8 @@ def edit(request: HttpRequest, kind: str, pk: int) -> HttpResponse:
     if request.method == "POST":
         rights.require(request.user, owned.right)
     form = form_of(owned)(request.POST if request.method == "POST" else None, instance=instance)
+    if (fetched := model_config.fetched(request, owned, instance)) is not None:
+        form = fetched
     return _filled(request, owned, form, instance)
 
 
@@ -182,7 +186,7 @@ def _filled(request: HttpRequest, owned: Owned, form: OwnedForm, instance: Model
     found: tuple[Consequence, ...] = ()
     if request.method == "POST" and form.is_valid():
         found = consequences.of(form.instance)
-        if _seen(request, found):
+        if _seen(request, found) and not model_config.asked(request):
             act = changes.create if instance is None else changes.update
             actor = audit.actor_of(request)
             try:

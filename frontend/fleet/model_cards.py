@@ -13,9 +13,11 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from core.engine import engine_params
 from core.engine.engine_params import UnknownConfiguration
 from core.types import Limits
 from frontend import formats, reader_choices
+from pools.model_files import shape_figures
 from pools.models import Gpu, ModelCard, Profile, Slo
 from scheduler.control.snapshot import measured_overheads
 from scheduler.operations import visibility
@@ -157,6 +159,7 @@ def model(request: HttpRequest, model_id: int) -> HttpResponse:
         "model": card,
         "pick": chosen,
         "services": card.services.all(),
+        "shape": _shape(card),
         "overheads": measured_overheads.rows(
             list(visibility.whole_services(request.user).filter(model_card=card).select_related("model_card")),
             timezone.now(),
@@ -167,6 +170,21 @@ def model(request: HttpRequest, model_id: int) -> HttpResponse:
         "title": "profiles",
     }
     return render(request, "frontend/fleet/model.html", context)
+
+
+def _shape(card: ModelCard) -> dict[str, str]:
+    """Returns what the engine model goes by, in words with their source; empty: it does not know the model."""
+    if not engine_params.knows_model(card.engine_model_name):
+        return {}
+    shape = engine_params.model(card.engine_model_name)
+    return {
+        "parameters": shape_figures.parameters(shape),
+        "weights": shape_figures.weights(shape),
+        "cache": f"{shape.kv_bytes / 1e3:,.0f} kB a token ({shape.kv_bits:g} bits)",
+        "window": shape_figures.window(shape),
+        "source": "computed from config.json" if card.shape else "of GreenServe's list of models",
+        "key": shape.key,
+    }
 
 
 @never_cache

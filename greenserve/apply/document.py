@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -14,6 +15,7 @@ from .values import Key, WrongValueError, given, key_of, key_text
 from .yaml_values import Mark, Reading, UnreadableError
 
 MOST_LETTERS = 10_000_000
+CONFIG_FILE = "config_file"  # in place of a model's config: the path of one, from the folder of the fleet's file
 _SHOWN = 12  # names that a hint lists
 
 
@@ -45,6 +47,7 @@ class WantedRow:
         values: The fields that the file names, canonical.
         mark: Where the row begins.
         marks: Where each field stands.
+        if_empty: Values of fields that it does not name, for a row that has none of its own.
     """
 
     kind: str
@@ -52,6 +55,7 @@ class WantedRow:
     values: Mapping[str, Any]
     mark: Mark
     marks: Mapping[str, Mark]
+    if_empty: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -99,6 +103,7 @@ class _File:
     def __init__(self, name: str, found: dict[str, dict[Key, WantedRow]], faults: list[Fault]) -> None:
         self.name, self.found, self.faults = name, found, faults
         self.nodes = Reading(name)
+        self.if_empty: dict[str, Any] = {}  # of the row that is being read
 
     def read(self, text: str) -> None:
         if len(text) > MOST_LETTERS:
@@ -145,6 +150,7 @@ class _File:
         values: dict[str, Any] = {} if name is None else {"name": name}
         marks: dict[str, Mark] = {} if name is None else {"name": mark}
         label = f"{kind.one} {name}" if name is not None else self._label(kind, node)
+        self.if_empty = {}
         try:
             for field, at, value in self.nodes.pairs(node):
                 if name is not None and field == "name":
@@ -154,9 +160,12 @@ class _File:
                 marks[field] = at
         except UnreadableError as error:
             self._fault(error.mark, label, error.words)
+        if CONFIG_FILE in marks and "config" in marks:
+            self._fault(marks[CONFIG_FILE], f"{label}, {CONFIG_FILE}", "there is a config beside it: leave one out")
         self._complete(kind, label, mark, values, marks)
         if all(part in values for part in kind.lookup):
-            self._enter(WantedRow(kind.name, key_of(kind.name, values), values, mark, marks))
+            lacking = {name: value for name, value in self.if_empty.items() if name not in values}
+            self._enter(WantedRow(kind.name, key_of(kind.name, values), values, mark, marks, lacking))
 
     def _label(self, kind: Kind, node: yaml.MappingNode) -> str:
         """Returns what people call a row that may be wrong: its kind, and of its key what is there."""
@@ -164,6 +173,9 @@ class _File:
         return " ".join([kind.one, "/".join(plain[part] for part in kind.lookup if part in plain)]).strip()
 
     def _field(self, kind: Kind, label: str, field: str, at: Mark, node: yaml.Node, values: dict[str, Any]) -> None:
+        if kind.name == "models" and field == CONFIG_FILE:
+            self._config(label, at, node, values)
+            return
         if field not in kind.names:
             self._fault(at, f"{label}, {field}", f"there is no such field; {nearest(field, kind.names)}")
             return
@@ -172,14 +184,32 @@ class _File:
         except WrongValueError as error:
             self._fault(self.nodes.mark(node), f"{label}, {field}", str(error))
 
+    def _config(self, label: str, at: Mark, node: yaml.Node, values: dict[str, Any]) -> None:
+        """Reads a model's config from the file, or from that in the folder, that is named."""
+        from core.engine.model_config import BadConfig
+        from pools.model_files import hugging_face
+
+        where, named = f"{label}, {CONFIG_FILE}", self.nodes.value(node)
+        if not isinstance(named, str) or not named:
+            self._fault(at, where, "give the path of a config.json, or of its folder")
+            return
+        path = Path(self.name).parent / Path(named).expanduser()
+        try:
+            values["config"] = hugging_face.read(path)
+        except BadConfig as error:
+            self._fault(at, where, str(error))
+            return
+        if (tokenizer := hugging_face.tokenizer_beside(str(path))) is not None:
+            self.if_empty["tokenizer"] = str(tokenizer)
+
     def _complete(self, kind: Kind, label: str, mark: Mark, values: dict[str, Any], marks: Mapping[str, Mark]) -> None:
         """Sees to it that all fields are there that the row is known by; one that may be null may be left out."""
-        for field in map(kind.field, kind.lookup):
-            if field.name not in values and field.name not in marks:
-                if field.nullable:
-                    values[field.name] = None
+        for spec in map(kind.field, kind.lookup):
+            if spec.name not in values and spec.name not in marks:
+                if spec.nullable:
+                    values[spec.name] = None
                 else:
-                    self._fault(mark, f"{label}, {field.name}", "it is needed: a row is known by it")
+                    self._fault(mark, f"{label}, {spec.name}", "it is needed: a row is known by it")
 
     def _enter(self, row: WantedRow) -> None:
         rows = self.found[row.kind]

@@ -124,8 +124,8 @@ _ALL = (
         "model",
         ("name",),
         _fields(
-            "name:text! hugging_face_id:text max_model_len:whole! engine:text tokenizer:text weights:text"
-            " dtype:text=auto|bfloat16|float16|float32 engine_arguments:list engine_environment:object"
+            "name:text! hugging_face_id:text config:object? max_model_len:whole! engine:text tokenizer:text"
+            " weights:text dtype:text=auto|bfloat16|float16|float32 engine_arguments:list engine_environment:object"
         ),
     ),
     Kind("partitions", "partition", ("name",), _fields("name:text! source:text")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -108,14 +108,21 @@ def compare(wanted: Wanted, present: Present, prune: bool = False) -> Plan:
     unchanged: dict[str, int] = {}
     for name in (name for name in KINDS if name in wanted):
         there = by_key(present[name])
-        made = [_create(row) for key, row in wanted[name].items() if key not in there]
-        differing = [_change(row, there[key]) for key, row in wanted[name].items() if key in there]
+        rows = {key: _filled(row, there.get(key)) for key, row in wanted[name].items()}
+        made = [_create(row) for key, row in rows.items() if key not in there]
+        differing = [_change(row, there[key]) for key, row in rows.items() if key in there]
         changed = [change for change in differing if change is not None]
         unchanged[name] = len(differing) - len(changed)
         changes += [*made, *changed]
     if prune:
         changes += _deletions(wanted, present)
     return Plan(tuple(changes), unchanged)
+
+
+def _filled(row: WantedRow, there: PresentRow | None) -> WantedRow:
+    """Returns the row with what it would have where none is set."""
+    lacking = {name: value for name, value in row.if_empty.items() if there is None or not there.values[name]}
+    return replace(row, values={**row.values, **lacking}) if lacking else row
 
 
 def _create(row: WantedRow) -> PlannedChange:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from core.engine.model_config import BadConfig, shape_of_config
 from core.engine.model_shape import ModelParams
 
 HUB = "https://huggingface.co"
-_NAME = "config.json"
+_NAME, _TOKENIZER = "config.json", "tokenizer.json"
 _HUB_TIMEOUT_S = 10.0
 _MOST_BYTES = 1_000_000
-_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 # Of models whose own code is not run: they have the shape of a type that transformers has.
 _SAME_SHAPE = {"kimi_k2": "deepseek_v3", "deepseek_v32": "deepseek_v3"}
 
@@ -32,10 +33,10 @@ def shape_from(place: str, kv_bits: float | None = None) -> ModelParams:
     if path.is_dir():
         path /= _NAME
     if path.is_file():
-        return shape_of_document(_read(path), path.parent.name or place, kv_bits)
+        return shape_of_document(read(path), path.parent.name or place, kv_bits)
     if not _REPOSITORY.fullmatch(place):
         raise BadConfig("config", f"'{place}' is no folder with a {_NAME}, no such file, and no owner/name of the hub")
-    return shape_of_document(_fetch(place), place, kv_bits)
+    return shape_of_document(fetch(place), place, kv_bits)
 
 
 def shape_of_document(document: Mapping[str, Any], name: str = "", kv_bits: float | None = None) -> ModelParams:
@@ -48,36 +49,65 @@ def parse(text: str | bytes) -> dict[str, Any]:
     if len(text) > _MOST_BYTES:
         raise BadConfig("config", f"longer than {_MOST_BYTES:,} bytes: not a {_NAME}")
     try:
-        found = json.loads(text)
-    except ValueError as error:
+        found = json.loads(text, parse_constant=_not_json)
+    except (ValueError, RecursionError) as error:
         raise BadConfig("config", f"not JSON: {error}") from None
     if not isinstance(found, dict):
         raise BadConfig("config", "not an object of fields")
     return found
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _not_json(word: str) -> float:
+    raise ValueError(f"{word} is no number")
+
+
+def tokenizer_beside(place: str) -> Path | None:
+    """Returns the tokenizer.json that lies in a folder, or beside a file; None: there is none."""
+    path = Path(place).expanduser()
+    found = (path if path.is_dir() else path.parent) / _TOKENIZER
+    return found.absolute() if path.exists() and found.is_file() else None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Reads a config.json, or the one in a folder. Raises BadConfig."""
+    if path.is_dir():
+        path /= _NAME
     try:
         return parse(path.read_bytes())
     except OSError as error:
         raise BadConfig("config", f"{path} cannot be read: {error.strerror}") from None
 
 
-def _fetch(repository: str) -> dict[str, Any]:
+def fetch(repository: str) -> dict[str, Any]:
+    """Reads the config.json of a repository `owner/name` of the hub. Blocks for up to 10 s. Raises BadConfig."""
+    if not _REPOSITORY.fullmatch(repository):
+        raise BadConfig("config", f"'{repository}' is no owner/name of the hub")
     address = f"{HUB}/{repository}/resolve/main/{_NAME}"
     try:
-        answer = httpx2.get(address, timeout=_HUB_TIMEOUT_S, follow_redirects=True)
-        answer.raise_for_status()
+        return parse(_download(address))
     except httpx2.HTTPStatusError as error:
         status = error.response.status_code
         why = (
             "no such repository, or one that needs an account" if status in (401, 403, 404) else f"it answers {status}"
         )
-        raise BadConfig("config", f"{repository}: {why}; name a folder with its {_NAME}") from None
+        raise BadConfig("config", f"{repository}: {why}; take its {_NAME} from elsewhere") from None
     except httpx2.HTTPError as error:
         why = f"the hub could not be asked ({error})"
-        raise BadConfig("config", f"{repository}: {why}; name a folder with its {_NAME}") from None
-    return parse(answer.content)
+        raise BadConfig("config", f"{repository}: {why}; take its {_NAME} from elsewhere") from None
+
+
+def _download(address: str) -> bytes:
+    """Returns what is there, as far as a config.json may go: whoever owns the repository says how much it is."""
+    found, until_s = b"", time.monotonic() + _HUB_TIMEOUT_S
+    with httpx2.stream("GET", address, timeout=_HUB_TIMEOUT_S, follow_redirects=True) as answer:
+        answer.raise_for_status()
+        for part in answer.iter_bytes():
+            found += part
+            if len(found) > _MOST_BYTES:
+                break
+            if time.monotonic() > until_s:
+                raise httpx2.ReadTimeout(f"not all of it came within {_HUB_TIMEOUT_S:g} s")
+    return found
 
 
 def _with_defaults(document: Mapping[str, Any]) -> dict[str, Any]:

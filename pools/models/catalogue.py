@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,7 @@ from core.engine.engine_launch import DTYPES, EngineLaunch
 from core.engine.engine_params import FITTED
 from core.engine.model_config import BadConfig
 from core.types import Limits
-from pools.model_files.hugging_face import shape_of_document
+from pools.model_files.hugging_face import parse, shape_of_document
 
 _CACHE_DTYPE = "--kv-cache-dtype"
 
@@ -66,7 +67,7 @@ class ModelCard(models.Model):
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Makes the shape of the config. Rows of `bulk_create` must bring theirs. Raises BadConfig."""
-        self.shape = self._shape()
+        self.take_shape()
         if (names := kwargs.get("update_fields")) is not None:
             kwargs["update_fields"] = {*names, "shape"}
         super().save(*args, **kwargs)
@@ -85,7 +86,7 @@ class ModelCard(models.Model):
             where, _, why = str(error).partition(": ")
             raise ValidationError({fields.get(where, where): why}) from None
         try:
-            self.shape = self._shape()
+            self.take_shape()
         except BadConfig as error:
             raise ValidationError({"config": str(error)}) from None
 
@@ -94,12 +95,14 @@ class ModelCard(models.Model):
         """The name by which the engine model knows it: its shape's key, or else the card's own."""
         return self.shape or self.name
 
+    def take_shape(self) -> None:
+        """Makes the shape of the config as it now is. Raises BadConfig."""
+        self.shape = self._shape()
+
     def _shape(self) -> str:
         if self.config is None:
             return ""
-        if not isinstance(self.config, dict):
-            raise BadConfig("config", "not an object of fields")
-        return shape_of_document(self.config, self.name, self._kv_bits()).key
+        return shape_of_document(parse(json.dumps(self.config)), self.name, self._kv_bits()).key
 
     def _kv_bits(self) -> float | None:
         """Returns the bits of a cached element that the engine's arguments set; None: they leave it to the model."""

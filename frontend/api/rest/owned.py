@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
@@ -14,8 +15,10 @@ from django.db.models import Model, QuerySet
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from core.engine.model_shape import shape_of_key
 from core.policy.setting_texts import documented
-from pools.models import Node
+from pools.model_files import shape_figures
+from pools.models import ModelCard, Node
 from scheduler.operations.configure.registry import Owned, of
 
 from .bodies import ByType
@@ -64,9 +67,37 @@ def _text(source: str) -> serializers.Field:
     return serializers.CharField(source=source, read_only=True)
 
 
+@extend_schema_field(
+    {
+        "type": ["object", "null"],
+        "properties": {
+            "key": {"type": "string", "description": "By which the engine model knows it."},
+            "parameters": {"type": "number"},
+            "active_parameters": {"type": "number", "description": "That a token uses."},
+            "weight_bytes": {"type": "number"},
+            "kv_bytes_per_token": {"type": "number"},
+            "layers": {"type": "integer"},
+            "experts": {"type": "integer", "description": "0: none."},
+            "experts_per_token": {"type": "integer"},
+            "window_tokens": {"type": "integer", "description": "How far windowed layers look back; 0: none does."},
+            "window_layers": {"type": "integer"},
+            "weight_bits": {"type": "number", "description": "Mean of all weights."},
+            "kv_bits": {"type": "number"},
+            "compute_bits": {"type": "integer", "description": "What matrices are multiplied in."},
+        },
+    }
+)
+class Shape(serializers.Field):
+    """Shows what follows from a model's config; null without one."""
+
+    def to_representation(self, card: ModelCard) -> dict[str, Any] | None:
+        return asdict(shape_figures.figures(shape_of_key(card.shape))) if card.shape else None
+
+
 # What is shown beside the fields that are set by hand.
 MORE: Mapping[str, Mapping[str, Any]] = {
     "nodes": {"site": lambda: _text("cluster.site.name"), "gpus": lambda: GpuCounts(source="*", read_only=True)},
+    "models": {"shape": lambda: Shape(source="*", read_only=True)},
     "gpus": {"site": lambda: _text("node.cluster.site.name")},
     "pools": {"partition": lambda: _text("request_class.partition.name"), "gpu_budget": _counts, "workers": _counts},
     "feeds": dict.fromkeys(("last_tried_at", "last_ok_at", "last_error", "last_error_at", "failures")),
@@ -78,7 +109,13 @@ MORE: Mapping[str, Mapping[str, Any]] = {
 }
 # Words of fields that say more than their help in forms, where a table stands beside.
 _KNOBS = "\n".join(f"- `{'tuning.' if '.' in name else ''}{name}`: {words}" for name, words in documented().items())
-HELP = {"services": {"knobs": f"What is set otherwise than in the preset: knobs, and `tuning` by record.\n{_KNOBS}"}}
+HELP = {
+    "models": {
+        "config": "The model's config.json as an object, from which its shape is computed; null: none, and the engine "
+        "model must know the name."
+    },
+    "services": {"knobs": f"What is set otherwise than in the preset: knobs, and `tuning` by record.\n{_KNOBS}"},
+}
 RELATED = {"nodes": ("gpus",)}  # rows that point here, and that lists show
 
 

@@ -1,4 +1,4 @@
-"""engine predict, facts and import: the engine model by itself, without database, Redis or Django."""
+"""engine predict, model, facts and import: the engine model by itself, without database, Redis or Django."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from core.engine.engine_model import EngineModel, UnknownConfiguration, engine_model
+from core.engine.engine_params import knows_model
+from core.engine.model_config import BadConfig
 from core.engine.profiles import load_profiles, modelled_margins
 from core.types import Source
 from greenserve.cli import fail
+from greenserve.commands.engine.model import model as model_
+from greenserve.commands.engine.model import shape_of
 from greenserve.commands.engine.profile_import import import_
 
 if TYPE_CHECKING:
@@ -81,16 +85,18 @@ def engine() -> None:
     \b
     greenserve engine predict --model Llama3-70B --gpu H100-SXM-80GB --tp 4 --mhz 1200 --decode 32x1000
     greenserve engine predict --input questions.jsonl > answers.jsonl
+    greenserve engine model ./Qwen3-32B --gpu L40S-48GB
     greenserve engine facts facts.csv
     greenserve engine import run repeats.csv --model Llama3-8B --gpu A100-80GB --tp 1 --out profile.json
     """
 
 
 engine.add_command(import_)
+engine.add_command(model_)
 
 
 @engine.command()
-@click.option("--model", help="Such as Llama3-70B; a wrong name lists the known ones.")
+@click.option("--model", help="Such as Llama3-70B, or the place of a config.json (see `engine model`).")
 @click.option("--gpu", help="Such as A100-80GB or H100-SXM-80GB.")
 @click.option("--tp", type=int, help="Tensor-parallel degree: GPUs of the instance.")
 @click.option("--mhz", type=float, help="SM clock; outside the GPU's range its nearest end.  [default: the top clock]")
@@ -131,11 +137,22 @@ def predict(
     try:
         row["prefill"] = _parse_prefill(prefill)
         row["decode"] = _parse_decode(decode)
+        row["model"] = _resolved(model)
         question = _question(row, engine_name)
     except BadField as error:
         fail(f"--{error}", status=2)
     answer = question.answer(profiled)
-    click.echo(json.dumps(answer) if as_json else _table(question, answer))
+    click.echo(json.dumps(answer) if as_json else _table(question, answer, model or ""))
+
+
+def _resolved(model: str | None) -> str | None:
+    """Returns the key of the shape that a place's config.json has; what is no place stays, to be refused by name."""
+    if model is None or knows_model(model) or not ("/" in model or Path(model).exists()):
+        return model
+    try:
+        return shape_of(model).key
+    except BadConfig as error:
+        raise BadField("model", str(error)) from None
 
 
 def _profiled(path: Path | None) -> Profiled:
@@ -256,11 +273,11 @@ def _parse_decode(text: str | None) -> list[int]:
     return contexts
 
 
-def _table(question: Question, answer: Mapping[str, Any]) -> str:
+def _table(question: Question, answer: Mapping[str, Any], model: str) -> str:
     instance = question.instance
     throttled = answer["f_eff_mhz"] < instance.gpu_params.clamp_mhz(question.mhz)
     rows = [
-        ("instance", f"{instance.model} on {instance.tp} x {instance.gpu}, {instance.engine}"),
+        ("instance", f"{model} on {instance.tp} x {instance.gpu}, {instance.engine}"),
         ("time", f"{answer['t_s'] * 1e3:.3f} ms"),
         ("power", f"{answer['watts']:.1f} W, {answer['gpu_watts']:.1f} W each GPU"),
         ("clock", f"{answer['f_eff_mhz']:.0f} MHz{' (throttled at the TDP)' if throttled else ''}"),

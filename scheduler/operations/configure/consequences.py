@@ -18,8 +18,10 @@ from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet.shared_out import TP_DEGREES
 from core.engine import engine_params
 from core.engine.engine_model import UnknownConfiguration, engine_model
+from core.engine.model_config import BadConfig
 from core.policy.setting_texts import without_effect
 from core.types import Limits, Mode, ModeProfile
+from pools.model_files import shape_figures
 from pools.models import (
     Cluster,
     Gpu,
@@ -166,19 +168,31 @@ def _gpu(gpu: Gpu) -> Iterator[Consequence]:
 def _model_card(card: ModelCard) -> Iterator[Consequence]:
     if card.engine not in engine_params.ENGINES:
         yield Consequence("warning", "engine", _not_modelled(card.engine, engine_params.ENGINES))
-    if card.name not in engine_params.MODELS:
-        yield Consequence("warning", "name", _not_modelled(card.name, engine_params.MODELS))
+    try:
+        card.take_shape()
+    except BadConfig as error:
+        yield Consequence("error", "config", str(error))
         return
+    if not engine_params.knows_model(card.engine_model_name):
+        text = f"{_not_modelled(card.name, engine_params.MODELS)} Of any other it needs the config."
+        yield Consequence("warning", "name", text)
+        return
+    if card.shape:
+        shape = engine_params.model(card.shape)
+        yield Consequence("info", "config", f"Computed from config.json: {shape_figures.words(shape)}.")
     if card.engine in engine_params.ENGINES:
-        fitting, nodes = _fitting(card, Node.objects.filter(gpus__isnull=False).distinct())
+        fitting, nodes, need = _fitting(card, Node.objects.filter(gpus__isnull=False).distinct())
         if nodes and not fitting:
-            yield Consequence("warning", "name", f"{card.name} fits on none of the {nodes} nodes: {_need(card)}.")
+            yield Consequence("warning", "name", f"{card.name} fits on none of the {nodes} nodes: {need}.")
         elif nodes:
             yield Consequence("info", "name", f"{card.name} fits on {fitting} of {nodes} nodes.")
 
 
-def _fitting(card: ModelCard, nodes: QuerySet[Node]) -> tuple[int, int]:
-    """Counts the nodes that an instance fits on, and all nodes, by the largest TP degree that a node has GPUs for."""
+def _fitting(card: ModelCard, nodes: QuerySet[Node]) -> tuple[int, int, str]:
+    """Counts the nodes that an instance fits on, and all nodes, by the largest TP degree that a node has GPUs for.
+
+    Also returns why it does not fit on the largest of those that it does not fit on.
+    """
     kinds: dict[int, dict[str, int]] = {}
     for node_id, kind in Gpu.objects.filter(node__in=nodes).values_list("node_id", "gpu_type"):
         own = kinds.setdefault(node_id, {})
@@ -191,7 +205,7 @@ def _fitting(card: ModelCard, nodes: QuerySet[Node]) -> tuple[int, int]:
             if (kind, tp) not in fits:
                 fits[kind, tp] = _fits(card, kind, tp)
         fitting += any(fits[kind, max((tp for tp in TP_DEGREES if tp <= n), default=0)] for kind, n in own.items())
-    return fitting, len(kinds)
+    return fitting, len(kinds), _need(card, [mode for mode, there in fits.items() if not there])
 
 
 def _fits(card: ModelCard, kind: str, tp: int) -> bool:
@@ -199,14 +213,18 @@ def _fits(card: ModelCard, kind: str, tp: int) -> bool:
     if not tp:
         return False
     try:
-        return engine_model(card.name, kind, tp, card.engine).fits
+        return engine_model(card.engine_model_name, kind, tp, card.engine).fits
     except UnknownConfiguration:
         return Profile.objects.filter(model_card=card, gpu_type=kind, max_rps__gt=0).exists() or not card.pk
 
 
-def _need(card: ModelCard) -> str:
-    weights = engine_params.MODELS[card.name]
-    return f"its weights alone are {weights.params * weights.dtype_bytes / 1e9:.0f} GB"
+def _need(card: ModelCard, modes: Iterable[tuple[str, int]]) -> str:
+    known = [(kind, tp) for kind, tp in modes if tp and kind in engine_params.GPUS]
+    found = [shape_figures.fit(card.engine_model_name, kind, tp, card.engine) for kind, tp in known]
+    if not found:
+        weights = engine_params.model(card.engine_model_name).weight_bytes
+        return f"its weights alone are {weights / 1e9:.0f} GB"
+    return max(found, key=lambda one: one.room_gb).reason
 
 
 def _service(service: Service) -> Iterator[Consequence]:
@@ -334,12 +352,13 @@ def _pool(pool: Pool) -> Iterator[Consequence]:
     if moved and Instance.objects.filter(pool=pool).exists():
         yield Consequence("error", "", "Instances were started for this pool: make another one instead.")
     nodes = Node.objects.filter(cluster__site=site, gpus__isnull=False).distinct()
-    if service.model_card.name in engine_params.MODELS and service.model_card.engine in engine_params.ENGINES:
-        fitting, count = _fitting(service.model_card, nodes)
+    card = service.model_card
+    if engine_params.knows_model(card.engine_model_name) and card.engine in engine_params.ENGINES:
+        fitting, count, need = _fitting(card, nodes)
         if not count:
             yield Consequence("warning", "site", f"{site} has no node with GPUs yet.")
         elif not fitting:
-            text = f"{service.model_card} fits on none of the {count} nodes of {site}: {_need(service.model_card)}."
+            text = f"{card} fits on none of the {count} nodes of {site}: {need}."
             yield Consequence("warning", "site", text)
     if not CarbonFeed.objects.filter(site=site).exclude(signal=CarbonFeed.Signal.PRICE).exists():
         text = f"{site} has no carbon feed: the carbon loop cannot choose it. Add one under Feeds."

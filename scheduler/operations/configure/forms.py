@@ -30,6 +30,13 @@ _WORDS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "tp": "TP", "gpu": "GPU"
 _WORDS |= {"tdp": "TDP", "id": "id", "gpus": "GPUs", "slo": "SLO", "rps": "rate"}
 
 
+class JsonField(forms.JSONField):
+    """JSON as text; what is not there is an empty text, and no `null`."""
+
+    def prepare_value(self, value: Any) -> Any:
+        return "" if value is None else super().prepare_value(value)
+
+
 class OwnedForm(forms.ModelForm):  # type: ignore[type-arg]  # it is generic for type checkers alone
     """The form of one row. `take` puts errors of the change itself beside their fields."""
 
@@ -100,6 +107,7 @@ def _form_field(field: models.Field[Any, Any], **options: Any) -> forms.Field | 
         options |= {"widget": widget, "help_text": f"{field.help_text} UTC.".strip()}
     elif isinstance(field, models.JSONField):
         options["widget"] = forms.Textarea({"rows": 3, "spellcheck": "false", "class": "code"})
+        options["form_class"] = JsonField
     elif isinstance(field, models.ManyToManyField):
         options["widget"] = forms.CheckboxSelectMultiple()
     made = field.formfield(**options)

@@ -161,7 +161,7 @@ _ALL = (
         "Models",
         "model",
         _plain(
-            *("name", "hugging_face_id", "max_model_len", "engine", "tokenizer"),
+            *("name", "hugging_face_id", "config", "max_model_len", "engine", "tokenizer"),
             *("weights", "dtype", "engine_arguments", "engine_environment"),
         ),
         columns=("name", "hugging_face_id", "max_model_len", "engine"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 import yaml
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from greenserve.apply.document import DocumentError, Wanted, read
 from greenserve.apply.yaml_values import Dumper, Reading
+from tests.fakes.hub import LLAMA
 
 
 def rows(text: str) -> Wanted:
@@ -156,3 +159,46 @@ def test_a_file_that_grows_too_large_by_aliases_is_refused() -> None:
 def test_numbers_that_are_equal_are_equal_however_they_are_written() -> None:
     one = rows("budgets: [{tenant: a, amount: 12.50, carbon_kg: 1e3}]")["budgets"]["a",]
     assert (one.values["amount"], one.values["carbon_kg"]) == (Decimal("12.5"), Decimal("1000"))
+
+
+def model_folder(tmp_path: Path, config: object) -> Path:
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama" / "config.json").write_text(json.dumps(config))
+    return tmp_path / "llama"
+
+
+@pytest.mark.parametrize("named", ["llama", "llama/config.json"])
+def test_config_of_a_model_is_read_from_the_folder_of_the_file(tmp_path: Path, named: str) -> None:
+    model_folder(tmp_path, LLAMA)
+    text = f"models: {{tuned: {{max_model_len: 8192, config_file: {named}}}}}"
+    row = read([(str(tmp_path / "fleet.yaml"), text)])["models"]["tuned",]
+    assert row.values == {"name": "tuned", "max_model_len": 8192, "config": LLAMA}
+    assert row.if_empty == {}
+
+
+def test_tokenizer_beside_a_config_is_for_cards_that_have_none(tmp_path: Path) -> None:
+    tokenizer = model_folder(tmp_path, LLAMA) / "tokenizer.json"
+    tokenizer.write_text("{}")
+    head = "models: {tuned: {config_file: llama"
+    row = read([(str(tmp_path / "fleet.yaml"), head + "}}")])["models"]["tuned",]
+    assert row.if_empty == {"tokenizer": str(tokenizer)}
+    row = read([(str(tmp_path / "fleet.yaml"), head + ", tokenizer: /own.json}}")])["models"]["tuned",]
+    assert row.if_empty == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ("config_file: nowhere", "No such file"),
+        ("config_file: 7", "give the path of a config.json"),
+        ("config_file: llama, config: {}", "there is a config beside it"),
+        ("config: {}, config_file: llama", "there is a config beside it"),
+        ("config_file: list", "not an object"),
+    ],
+)
+def test_config_file_is_refused_at_its_place(tmp_path: Path, fields: str, words: str) -> None:
+    model_folder(tmp_path, LLAMA)
+    (tmp_path / "list").write_text("[]")
+    with pytest.raises(DocumentError, match=words) as refused:
+        read([(str(tmp_path / "fleet.yaml"), f"models:\n  tuned: {{{fields}}}")])
+    assert "model tuned, config_file" in str(refused.value)

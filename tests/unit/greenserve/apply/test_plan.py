@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,6 +19,7 @@ from greenserve.apply.export import text_of
 from greenserve.apply.kinds import KINDS
 from greenserve.apply.plan import Plan, compare, needed_kinds
 from greenserve.apply.rendering import ShownPlan, as_json, lines
+from tests.fakes.hub import LLAMA
 from tests.fakes.memory_fleet import MemoryFleet
 
 NAMES = ("a", "b", "c")
@@ -185,3 +188,22 @@ def test_rows_beyond_what_one_request_takes_go_in_several() -> None:
     api.sent.clear()
     apply(api, f"tenants:\n{tenants.replace('x', 'y')}")
     assert api.sent == [("PATCH", "tenants")] * 3
+
+
+def test_tokenizer_beside_a_config_is_set_where_the_card_has_none(tmp_path: Path) -> None:
+    api = MemoryFleet()
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    text = f"models: {{tuned: {{max_model_len: 8192, config_file: {tmp_path}}}}}"
+    apply(api, text)
+    (card,) = remote.read(api, ("models",))["models"]
+    assert (card.values["config"], card.values["tokenizer"]) == (LLAMA, str(tmp_path / "tokenizer.json"))
+    assert plan_of(api, text).changes == ()
+    apply(api, "models: {tuned: {tokenizer: /own.json}}")
+    assert plan_of(api, text).changes == ()
+
+
+def test_config_of_an_export_leaves_nothing_to_do() -> None:
+    api = MemoryFleet()
+    apply(api, f"models: {{tuned: {{max_model_len: 8192, dtype: auto, config: {json.dumps(LLAMA)}}}}}")
+    assert plan_of(api, text_of(remote.read(api, KINDS))).changes == ()

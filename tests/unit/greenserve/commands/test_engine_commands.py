@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from core.engine.engine_params import GPUS
 from greenserve.cli import cli
+from pools.model_files.hugging_face import shape_of_document
+from tests.fakes.hub import LLAMA, Hub
 
 ONE = ("--model", "Llama3-70B", "--gpu", "A100-80GB", "--tp", "4")
 
@@ -237,3 +240,77 @@ def test_facts_command_names_the_line_when_the_table_is_bad(tmp_path: Path) -> N
     shown = run("facts", str(file))
     assert shown.exit_code == 1
     assert "line 2: value: 'many' is not a number" in shown.output
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    return tmp_path
+
+
+def test_model_is_predicted_by_the_configuration_of_a_folder(folder: Path) -> None:
+    asked = ("--gpu", "A100-80GB", "--tp", "1", "--decode", "100")
+    shown = run("predict", "--model", str(folder), *asked, "--json")
+    key = shape_of_document(LLAMA).key
+    assert shown.output == run("predict", "--model", key, *asked, "--json").output
+    table = run("predict", "--model", str(folder), *asked).output
+    assert f"{folder} on 1 x A100-80GB" in table
+
+
+def test_prediction_is_refused_when_the_place_has_no_configuration(tmp_path: Path) -> None:
+    refused = run("predict", "--model", str(tmp_path), "--gpu", "A100-80GB", "--tp", "1", "--decode", "100")
+    assert refused.exit_code == 2
+    assert "--model: config:" in refused.output
+    assert "no folder with a config.json" in refused.output
+
+
+def test_model_command_shows_the_shape_and_the_gpus_that_have_room_for_it(folder: Path) -> None:
+    shown = run("model", str(folder), "--gpu", "V100-16GB", "--gpu", "L40S-48GB")
+    assert shown.exit_code == 0
+    lines = shown.output.splitlines()
+    assert "parameters   8.03 billion" in lines
+    assert "weights      16.1 GB (16 bits)" in lines
+    assert "KV cache     131,072 bytes a token (16 bits)" in lines
+    assert f"shape        {shape_of_document(LLAMA).key}" in lines
+    assert len([line for line in lines if "L40S-48GB" in line and line.endswith(" tokens")]) == 4
+    (misfit,) = (line for line in lines if line.startswith("1 x V100-16GB"))
+    assert "does not fit: 16 GB of weights, and 1 x V100-16GB have" in misfit
+    assert "tokenizer" not in shown.output
+
+
+def test_model_command_answers_programs(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+    found = json.loads(run("model", str(folder), "--gpu", "L40S-48GB", "--json", "--fp8-kv-cache").output)
+    assert found["shape"]["parameters"] == 8_030_261_248
+    assert found["shape"]["kv_bits"] == 8.0
+    assert found["tokenizer"] == str(folder / "tokenizer.json")
+    assert [(one["tp"], one["fits"]) for one in found["fits"]] == [(1, True), (2, True), (4, True), (8, True)]
+    shown = run("model", str(folder / "config.json"), "--gpu", "L40S-48GB").output
+    assert f"{folder / 'tokenizer.json'}: set it in the card" in shown
+
+
+def test_model_command_knows_all_types_and_the_names_of_the_engine_model() -> None:
+    found = json.loads(run("model", "Llama3-70B", "--json").output)
+    assert {one["gpu"] for one in found["fits"]} == set(GPUS)
+    assert found["tokenizer"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nowhere",), "PLACE: config: 'nowhere' is no folder"),
+        (("Llama3-8B", "--gpu", "abacus"), "--gpu: unknown gpu 'abacus'"),
+        (("Llama3-8B", "--engine", "abacus"), "--engine: unknown engine 'abacus'"),
+    ],
+)
+def test_model_command_refuses_what_it_does_not_know(arguments: tuple[str, ...], words: str) -> None:
+    refused = run("model", *arguments)
+    assert refused.exit_code == 2
+    assert words in refused.output
+
+
+def test_repository_of_the_hub_is_predicted_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(monkeypatch)
+    assert run("model", "acme/tuned", "--gpu", "L40S-48GB").exit_code == 0
+    assert run("predict", "--model", "acme/tuned", "--gpu", "L40S-48GB", "--tp", "1", "--decode", "9").exit_code == 0
+    assert hub.asked == ["https://huggingface.co/acme/tuned/resolve/main/config.json"] * 2

@@ -11,37 +11,8 @@ import pytest
 
 from core.engine.engine_model import engine_model
 from core.engine.model_config import BadConfig
-from pools.model_files import hugging_face
-from pools.model_files.hugging_face import parse, shape_from, shape_of_document
-
-LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
-MOE: dict[str, Any] = {
-    "model_type": "qwen3_moe",
-    "hidden_size": 2048,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "intermediate_size": 6144,
-    "moe_intermediate_size": 768,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "vocab_size": 151936,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
+from pools.model_files.hugging_face import fetch, parse, shape_from, shape_of_document
+from tests.fakes.hub import LLAMA, MOE, Hub
 
 
 @pytest.mark.parametrize(
@@ -189,21 +160,6 @@ def test_place_is_refused_when_nothing_is_there(tmp_path: Path) -> None:
         shape_from(str(tmp_path))
 
 
-class Hub:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.answer: httpx2.Response | Exception = httpx2.Response(200, json=LLAMA)
-        self.asked: list[str] = []
-        monkeypatch.setattr(hugging_face.httpx2, "get", self.get)
-
-    def get(self, address: str, *, timeout: float, follow_redirects: bool) -> httpx2.Response:
-        assert timeout <= 10.0
-        self.asked.append(address)
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        self.answer.request = httpx2.Request("GET", address)
-        return self.answer
-
-
 def test_repository_of_the_hub_is_asked_for_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = Hub(monkeypatch)
     assert shape_from("meta-llama/Llama-3.1-8B") == shape_of_document(LLAMA)
@@ -218,10 +174,30 @@ def test_repository_of_the_hub_is_asked_for_its_file(monkeypatch: pytest.MonkeyP
         (httpx2.ConnectError("no network"), "the hub could not be asked"),
     ],
 )
-def test_remedy_is_a_folder_when_the_hub_does_not_help(
+def test_remedy_is_another_source_when_the_hub_does_not_help(
     monkeypatch: pytest.MonkeyPatch, answer: httpx2.Response | Exception, words: str
 ) -> None:
     Hub(monkeypatch).answer = answer
     with pytest.raises(BadConfig, match=words) as refused:
         shape_from("acme/model")
-    assert "name a folder with its config.json" in str(refused.value)
+    assert "take its config.json from elsewhere" in str(refused.value)
+
+
+def test_answer_of_the_hub_is_read_no_further_than_a_configuration_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    Hub(monkeypatch).answer = httpx2.Response(200, content=(b"x" * 100_000 for _ in range(1_000)))
+    with pytest.raises(BadConfig, match="longer than 1,000,000 bytes"):
+        fetch("acme/model")
+
+
+@pytest.mark.parametrize("text", ['{"hidden_size": NaN}', '{"hidden_size": Infinity}', "[" * 100_000])
+def test_file_is_refused_when_databases_would_refuse_it(text: str) -> None:
+    with pytest.raises(BadConfig, match="not JSON"):
+        parse(text)
+
+
+@pytest.mark.parametrize("repository", ["", "llama", "a/b/c", "https://evil.example/x", "a/b?c"])
+def test_only_names_of_repositories_are_fetched(monkeypatch: pytest.MonkeyPatch, repository: str) -> None:
+    hub = Hub(monkeypatch)
+    with pytest.raises(BadConfig, match="no owner/name of the hub"):
+        fetch(repository)
+    assert hub.asked == []
