@@ -162,7 +162,7 @@ class EngineModel:
 
     @property
     def source(self) -> Source:
-        """What its figures rest on."""
+        """The origin of its figures."""
         return Source.MODELLED if self.correction is None else self.correction.source
 
     @property
@@ -259,8 +259,7 @@ class EngineModel:
     def _run(self, mhz: float, work: _Work) -> Iteration:
         g = self.gpu_params
         f = g.clamp_mhz(mhz)
-        t_s = self._time_s(f, work)
-        watts = self._gpu_watts(f, work, t_s)
+        t_s, watts = self._at(f, work)
         if watts > g.tdp_w:
             f, t_s, watts = self._throttle(f, work)
         total = self.tp * watts
@@ -272,12 +271,19 @@ class EngineModel:
         low, high = self.gpu_params.f_min, f
         for _ in range(_THROTTLE_BISECTIONS):
             middle = (low + high) / 2.0
-            if self._gpu_watts(middle, work, self._time_s(middle, work)) > self.gpu_params.tdp_w:
+            if self._at(middle, work)[1] > self.gpu_params.tdp_w:
                 high = middle
             else:
                 low = middle
-        t_s = self._time_s(high, work)
-        return high, t_s, self._gpu_watts(high, work, t_s)
+        return high, *self._at(high, work)
+
+    def _at(self, f: float, work: _Work) -> tuple[float, float]:
+        """Returns seconds, and watts of each GPU, corrected where they were measured: each by its own factor."""
+        t_s = self._time_s(f, work)
+        watts = self._gpu_watts(f, work, t_s)
+        if (known := self.correction) is None:
+            return t_s, watts
+        return t_s * factor(known.time, self.gpu_params, f), watts * factor(known.power, self.gpu_params, f)
 
     def _time_s(self, f: float, work: _Work) -> float:
         """Returns t_iter = max(t_gpu, L launch) + host + seq rows in seconds; t_gpu = |t_c, t_m|_p + t_attn + t_kv +
@@ -296,8 +302,7 @@ class EngineModel:
             + k.ar_per_token_s * work.tokens
             + k.layers_s * (g.k_sm / r + 1.0 - g.k_sm)
         )
-        t_s = max(t_gpu, k.launch_s) + k.host_s + k.seq_s * work.rows
-        return t_s if self.correction is None else t_s * factor(self.correction.time, g, f)
+        return max(t_gpu, k.launch_s) + k.host_s + k.seq_s * work.rows
 
     def _gpu_watts(self, f: float, work: _Work, t_s: float) -> float:
         """Returns each GPU's P = idle + c_clk r v^2 + (v^2 e_flop FLOP + (e_byte0 + e_byte1 v^2) bytes) / t_iter / TP,
@@ -307,8 +312,7 @@ class EngineModel:
         flop = work.flop_linear + work.flop_prefill_attention + work.flop_decode_attention
         moved = work.bytes_stream + work.bytes_kv
         dynamic_j = (v2 * g.e_flop_pj * flop + (g.e_byte0_pj + g.e_byte1_pj * v2) * moved) * 1e-12
-        watts = g.idle_w + g.c_clk * f / g.f_max * v2 + dynamic_j / t_s / self.tp
-        return watts if self.correction is None else watts * factor(self.correction.power, g, f)
+        return g.idle_w + g.c_clk * f / g.f_max * v2 + dynamic_j / t_s / self.tp
 
     def steady_state(self, rps: float, prompt_tokens: float, output_tokens: float, mhz: float) -> SteadyState:
         """The instance under `rps` requests a second of these lengths: see `steady_state.steady_state`."""

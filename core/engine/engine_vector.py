@@ -120,8 +120,7 @@ def _work(k: Constants, new: Floats, cached: Floats, count: Floats, batch: Float
 def _run(instance: EngineModel, f: Floats, work: _Work) -> Iterations:
     g = instance.gpu_params
     f = f.copy()
-    t_s = _time_s(instance, f, work)
-    watts = _gpu_watts(instance, f, work, t_s)
+    t_s, watts = _at(instance, f, work)
     hot = watts > g.tdp_w
     if hot.any():
         f[hot], t_s[hot], watts[hot] = _throttle(instance, f[hot], work.at(hot))
@@ -133,11 +132,19 @@ def _throttle(instance: EngineModel, f: Floats, work: _Work) -> tuple[Floats, Fl
     low, high = np.full_like(f, instance.gpu_params.f_min), f.copy()
     for _ in range(_THROTTLE_BISECTIONS):
         middle = (low + high) / 2.0
-        over = _gpu_watts(instance, middle, work, _time_s(instance, middle, work)) > instance.gpu_params.tdp_w
+        over = _at(instance, middle, work)[1] > instance.gpu_params.tdp_w
         high = np.where(over, middle, high)
         low = np.where(over, low, middle)
-    t_s = _time_s(instance, high, work)
-    return high, t_s, _gpu_watts(instance, high, work, t_s)
+    return high, *_at(instance, high, work)
+
+
+def _at(instance: EngineModel, f: Floats, work: _Work) -> tuple[Floats, Floats]:
+    t_s = _time_s(instance, f, work)
+    watts = _gpu_watts(instance, f, work, t_s)
+    if (known := instance.correction) is None:
+        return t_s, watts
+    knots = knots_mhz(instance.gpu_params)
+    return t_s * np.interp(f, knots, known.time), watts * np.interp(f, knots, known.power)
 
 
 def _time_s(instance: EngineModel, f: Floats, work: _Work) -> Floats:
@@ -157,7 +164,7 @@ def _time_s(instance: EngineModel, f: Floats, work: _Work) -> Floats:
         + k.layers_s * (g.k_sm / r + 1.0 - g.k_sm)
     )
     found: Floats = np.maximum(t_gpu, k.launch_s) + k.host_s + k.seq_s * work.rows
-    return found if instance.correction is None else found * _factor(instance.correction.time, g, f)
+    return found
 
 
 def _gpu_watts(instance: EngineModel, f: Floats, work: _Work, t_s: Floats) -> Floats:
@@ -167,11 +174,7 @@ def _gpu_watts(instance: EngineModel, f: Floats, work: _Work, t_s: Floats) -> Fl
     moved = work.bytes_stream + work.bytes_kv
     dynamic_j = (v2 * g.e_flop_pj * flop + (g.e_byte0_pj + g.e_byte1_pj * v2) * moved) * 1e-12
     found: Floats = g.idle_w + g.c_clk * f / g.f_max * v2 + dynamic_j / t_s / instance.tp
-    return found if instance.correction is None else found * _factor(instance.correction.power, g, f)
-
-
-def _factor(factors: Sequence[float], g: GpuParams, f: Floats) -> Floats:
-    return np.interp(f, knots_mhz(g), factors)
+    return found
 
 
 def _voltage(g: GpuParams, f: Floats) -> Floats:

@@ -188,7 +188,7 @@ class ProfiledEngine:
 
     @property
     def source(self) -> Source:
-        """What its figures rest on, inside what was measured."""
+        """The origin of its figures, inside what was measured."""
         return self.profile.source if self.residual is None else self.residual.source
 
     @property

@@ -269,7 +269,8 @@ def idle_watts(c: Floats, mhz: float) -> float:
 
 @compiled
 def correction(c: Floats, first: int, f: float) -> float:
-    """Returns the factor on time or power at clock `f`: on the line between two of the knots from column `first` on."""
+    """Returns the factor on time or power at clock `f`, on the line between two of the knots from column `first` on;
+    `c` has the costs, shape (costs,)."""
     if c[F_MAX] <= c[F_MIN]:
         return float(c[first])
     at = (f - c[F_MIN]) / (c[F_MAX] - c[F_MIN]) * (KNOTS - 1)
@@ -296,11 +297,11 @@ def at_clock(
         + c[AR_TOKEN] * n
         + c[LAYERS] * (c[K_SM] / r + 1.0 - c[K_SM])
     )
-    t_s = (max(t_gpu, c[LAUNCH]) + c[HOST] + c[SEQ] * rows) * correction(c, TIME0, f)
+    t_s = max(t_gpu, c[LAUNCH]) + c[HOST] + c[SEQ] * rows
     v2 = voltage(c, f) ** 2
     dynamic_j = (v2 * c[E_FLOP] * (linear + prefill + decode) + (c[E_BYTE0] + c[E_BYTE1] * v2) * (stream + kv)) * 1e-12
-    watts = (c[IDLE_W] + c[C_CLK] * f / c[F_MAX] * v2 + dynamic_j / t_s / c[TP]) * correction(c, POWER0, f)
-    return t_s, watts, t_gpu < c[LAUNCH]
+    watts = c[IDLE_W] + c[C_CLK] * f / c[F_MAX] * v2 + dynamic_j / t_s / c[TP]
+    return t_s * correction(c, TIME0, f), watts * correction(c, POWER0, f), t_gpu < c[LAUNCH]
 
 
 @compiled

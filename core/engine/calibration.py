@@ -1,0 +1,160 @@
+"""Calibration while serving: by how much engines differ from what is predicted of them, from what they report anyway.
+
+An engine tells how many sequences run and how many tokens it has made, its GPUs' meters how many joules. Over a window
+in which it was busy all along, B running sequences make B tokens an iteration, so that the mean iteration takes
+B s / tokens. Held against the prediction for that batch, its contexts and its share of prompts (the mean iteration of
+`steady_state`), it gives a ratio of time; the joules give one of power. Ratios are kept by clock, in logarithms; old
+ones fade, so that a residual follows an engine that changes within minutes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from core.engine.corrections import BOUNDS, KNOTS, Correction, place
+from core.engine.engine_params import GpuParams
+from core.engine.iteration import IterationCosts, Totals
+from core.types import Source
+
+MEMORY_S = 120.0  # a window counts half as much after so long
+LEAST_WINDOWS = 6.0  # below which nothing is corrected
+LEAST_CHANGE = 0.02  # share by which a correction in force must be off before it is renewed
+DRIFT = 0.10  # share beyond which a profile is asked for
+_PRIOR_WINDOWS = 1.0  # with so many at a knot it counts as much as all others together
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Reports one engine over some seconds in which it always had requests running. None: not known.
+
+    `running` is a mean; `kv_tokens` the mean tokens in its cache; `prompts` and `prompt_tokens` were prefilled in it.
+    """
+
+    at_s: float
+    seconds: float
+    mhz: float
+    running: float
+    generated_tokens: float
+    prompt_tokens: float
+    prompts: float
+    kv_tokens: float
+    joules: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """What was measured over what was predicted. `power` None: the meters said nothing."""
+
+    time: float
+    power: float | None
+
+
+def ratio(window: Window, costs: IterationCosts) -> Ratio | None:
+    """Returns measured over predicted of a window; None: it says nothing, or nothing that one can believe."""
+    if window.generated_tokens <= 0.0 or window.running < 1.0 or window.seconds <= 0.0:
+        return None
+    t_s = window.running * window.seconds / window.generated_tokens
+    predicted_s, predicted_w = _mean_iteration(window, t_s, costs)
+    watts = None if window.joules is None else window.joules / window.seconds
+    found = Ratio(t_s / predicted_s, None if watts is None else watts / predicted_w)
+    return found if _believable(found.time) and (found.power is None or _believable(found.power)) else None
+
+
+def _mean_iteration(window: Window, t_s: float, costs: IterationCosts) -> tuple[float, float]:
+    """Returns seconds and watts of the mean of iterations with and without prompts, each prompt in one of them."""
+    decode = Totals(decodes=window.running, context_tokens=window.kv_tokens)
+    without = costs.iteration_of(window.mhz, decode)
+    if window.prompts <= 0.0 or window.prompt_tokens <= 0.0:
+        return without.t_s, without.watts
+    started = window.prompts * t_s / window.seconds  # an iteration
+    share, prefills = min(1.0, started), max(1.0, started)
+    each = window.prompt_tokens / window.prompts
+    mixed = replace(decode, new_tokens=prefills * each, pairs=prefills * each**2 / 2.0, prefills=prefills)
+    beside = costs.iteration_of(window.mhz, mixed)
+    mean_s = (1.0 - share) * without.t_s + share * beside.t_s
+    return mean_s, ((1.0 - share) * without.energy_j + share * beside.energy_j) / mean_s
+
+
+def _believable(value: float) -> bool:
+    low, high = BOUNDS
+    return low / 2.0 < value < high * 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Weights and weighted logarithms of ratios at each knot."""
+
+    weight: tuple[float, ...] = (0.0,) * KNOTS
+    log: tuple[float, ...] = (0.0,) * KNOTS
+
+    def faded(self, kept: float) -> _Sums:
+        return _Sums(tuple(w * kept for w in self.weight), tuple(x * kept for x in self.log))
+
+    def with_one(self, below: int, share: float, value: float) -> _Sums:
+        weight, log = list(self.weight), list(self.log)
+        for knot, part in ((below, 1.0 - share), (below + 1, share)):
+            weight[knot] += part
+            log[knot] += part * math.log(value)
+        return _Sums(tuple(weight), tuple(log))
+
+    @property
+    def windows(self) -> float:
+        return math.fsum(self.weight)
+
+    @property
+    def mean(self) -> float:
+        """The factor over all clocks; 1 without windows."""
+        return math.exp(math.fsum(self.log) / self.windows) if self.windows > 0.0 else 1.0
+
+    def factors(self) -> tuple[float, ...]:
+        """A knot with few windows of its own takes after all of them."""
+        overall = math.log(self.mean)
+        low, high = BOUNDS
+        found = [
+            math.exp((own + _PRIOR_WINDOWS * overall) / (weight + _PRIOR_WINDOWS))
+            for own, weight in zip(self.log, self.weight, strict=True)
+        ]
+        return tuple(min(max(value, low), high) for value in found)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The ratios of one configuration so far. A value: `add` returns another one."""
+
+    at_s: float | None = None
+    time: _Sums = _Sums()
+    power: _Sums = _Sums()
+
+    def add(self, window: Window, found: Ratio, gpu: GpuParams) -> Calibration:
+        """Returns the calibration with one more window, older ones faded by the time between."""
+        passed_s = 0.0 if self.at_s is None else max(0.0, window.at_s - self.at_s)
+        kept = 0.5 ** (passed_s / MEMORY_S)
+        below, share = place(gpu, gpu.clamp_mhz(window.mhz))
+        time, power = self.time.faded(kept), self.power.faded(kept)
+        return Calibration(
+            at_s=window.at_s if self.at_s is None else max(self.at_s, window.at_s),
+            time=time.with_one(below, share, found.time),
+            power=power if found.power is None else power.with_one(below, share, found.power),
+        )
+
+    @property
+    def drift(self) -> tuple[float, float]:
+        """Mean measured over predicted, less 1: of time, and of power."""
+        return self.time.mean - 1.0, self.power.mean - 1.0
+
+    @property
+    def drifted(self) -> bool:
+        """True where there is enough to say so, and a new profile is worth its while."""
+        known = (self.time, self.power)
+        return any(sums.windows >= LEAST_WINDOWS and abs(math.log(sums.mean)) > math.log1p(DRIFT) for sums in known)
+
+    def residual(self, in_force: Correction | None = None) -> Correction | None:
+        """Returns the correction that follows; what is in force stays while it is near enough."""
+        if self.time.windows < LEAST_WINDOWS:
+            return in_force
+        power = self.power.factors() if self.power.windows >= LEAST_WINDOWS else (1.0,) * KNOTS
+        found = Correction(self.time.factors(), power, Source.CALIBRATED, self.at_s)
+        near = in_force or Correction((1.0,) * KNOTS, (1.0,) * KNOTS)
+        pairs = zip((*found.time, *found.power), (*near.time, *near.power), strict=True)
+        return found if any(abs(new / old - 1.0) > LEAST_CHANGE for new, old in pairs) else in_force

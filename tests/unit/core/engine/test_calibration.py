@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from core.engine import measured
+from core.engine.calibration import MEMORY_S, Calibration, Ratio, Window, ratio
+from core.engine.corrections import BOUNDS, KNOTS, Correction, configuration, factor
+from core.engine.engine_model import EngineModel, closed_form
+from core.engine.iteration import Totals
+from core.types import Source
+
+KEY = configuration("Llama3-8B", "A100-80GB", 1, "vllm-v1")
+MODEL = closed_form(*KEY)
+GPU = MODEL.gpu_params
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known() -> Iterator[None]:
+    yield
+    measured.calibrate({})
+
+
+def window(
+    at_s: float, mhz: float = 1005.0, slower: float = 1.0, hungrier: float = 1.0, prompts_a_second: float = 0.5
+) -> Window:
+    """What an engine reports that is slower and hungrier than the closed form, at 16 sequences of 800 tokens."""
+    running, context, each, seconds = 16.0, 16.0 * 800.0, 600.0, 10.0
+    decode = MODEL.iteration_of(mhz, Totals(decodes=running, context_tokens=context))
+    beside = MODEL.iteration_of(mhz, Totals(each, 0.0, each**2 / 2.0, 1.0, running, context))
+    prompts = prompts_a_second * seconds
+    others_s = seconds - prompts * beside.t_s * slower
+    iterations = prompts + others_s / (decode.t_s * slower)
+    joules = hungrier * slower * (prompts * beside.energy_j + (iterations - prompts) * decode.energy_j)
+    return Window(at_s, seconds, mhz, running, iterations * running, prompts * each, prompts, context, joules)
+
+
+def calibrated(windows: list[Window], before: Calibration | None = None) -> Calibration:
+    found = before or Calibration()
+    for one in windows:
+        seen = ratio(one, MODEL)
+        assert seen is not None
+        found = found.add(one, seen, GPU)
+    return found
+
+
+@pytest.mark.parametrize("prompts", [0.0, 0.5, 5.0])
+@pytest.mark.parametrize(("slower", "hungrier"), [(1.0, 1.0), (1.3, 1.0), (0.8, 1.2)])
+def test_ratio_is_what_the_engine_differs_by(slower: float, hungrier: float, prompts: float) -> None:
+    found = ratio(window(0.0, 1005.0, slower, hungrier, prompts), MODEL)
+    assert found is not None
+    assert found.power is not None
+    assert found.time == pytest.approx(slower, rel=0.01)
+    assert found.power == pytest.approx(hungrier, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"generated_tokens": 0.0}, {"running": 0.4}, {"seconds": 0.0}, {"generated_tokens": 1.0}, {"joules": 1e9}],
+)
+def test_window_says_nothing_when_it_cannot_be_believed(changes: dict[str, float]) -> None:
+    assert ratio(replace(window(0.0), **changes), MODEL) is None
+
+
+def test_power_stays_unknown_without_meters() -> None:
+    found = ratio(replace(window(0.0, slower=1.3), joules=None), MODEL)
+    assert found == Ratio(pytest.approx(1.3, rel=0.01), None)
+    calibration = Calibration().add(window(0.0), found, GPU)  # type: ignore[arg-type]
+    assert calibration.drift[1] == 0.0
+
+
+def test_nothing_is_corrected_by_few_windows() -> None:
+    few = calibrated([window(10.0 * n, slower=1.3) for n in range(4)])
+    assert few.residual() is None
+    assert not few.drifted
+
+
+def test_engine_that_changes_is_followed_within_ten_minutes() -> None:
+    before = calibrated([window(10.0 * n) for n in range(360)])
+    assert before.residual() is None
+    assert not before.drifted
+    after = calibrated([window(3600.0 + 10.0 * n, slower=1.3, hungrier=1.2) for n in range(60)], before)
+    residual = after.residual()
+    assert residual is not None
+    assert after.drifted
+    assert (residual.source, residual.at_s) == (Source.CALIBRATED, 4190.0)
+    assert factor(residual.time, GPU, 1005.0) == pytest.approx(1.3, rel=0.02)
+    assert factor(residual.power, GPU, 1005.0) == pytest.approx(1.2, rel=0.02)
+    measured.calibrate({KEY: residual})
+    healed = measured.engine_costs(*KEY)
+    assert isinstance(healed, EngineModel)
+    again = ratio(window(4200.0, slower=1.3, hungrier=1.2), healed)
+    assert again is not None
+    assert again.time == pytest.approx(1.0, abs=0.03)
+    assert again.power == pytest.approx(1.0, abs=0.03)
+
+
+def test_clocks_differ_when_they_were_measured_to_differ() -> None:
+    windows = [window(10.0 * n, *((1410.0, 1.0) if n % 2 else (600.0, 1.4))) for n in range(60)]
+    residual = calibrated(windows).residual()
+    assert residual is not None
+    assert factor(residual.time, GPU, 1410.0) == pytest.approx(1.0, abs=0.08)
+    assert factor(residual.time, GPU, 600.0) == pytest.approx(1.4, abs=0.08)
+    assert 1.0 < factor(residual.time, GPU, 300.0) < 1.4
+
+
+def test_correction_in_force_stands_while_it_is_near_enough() -> None:
+    first = calibrated([window(10.0 * n, slower=1.3) for n in range(60)])
+    in_force = first.residual()
+    later = calibrated([window(600.0 + 10.0 * n, slower=1.305) for n in range(6)], first)
+    assert later.residual(in_force) is in_force
+    changed = calibrated([window(700.0 + 10.0 * n, slower=1.1) for n in range(60)], later)
+    assert changed.residual(in_force) is not in_force
+
+
+def test_residual_is_bounded() -> None:
+    found = Calibration()
+    for n in range(20):
+        found = found.add(window(10.0 * n), Ratio(4.0, 0.25), GPU)
+    residual = found.residual()
+    assert residual is not None
+    assert set(residual.time) == {BOUNDS[1]}
+    assert set(residual.power) == {BOUNDS[0]}
+
+
+def test_old_windows_fade() -> None:
+    old = calibrated([window(10.0 * n, slower=2.0) for n in range(6)])
+    young = old.add(window(50.0 + MEMORY_S), Ratio(1.0, 1.0), GPU)
+    assert young.time.windows == pytest.approx(old.time.windows / 2.0 + 1.0)
+
+
+def test_power_is_left_alone_where_only_time_is_known() -> None:
+    found = Calibration()
+    for n in range(20):
+        found = found.add(window(10.0 * n), Ratio(1.5, None), GPU)
+    residual = found.residual(Correction((1.0,) * KNOTS, (1.0,) * KNOTS))
+    assert residual is not None
+    assert residual.power == (1.0,) * KNOTS
