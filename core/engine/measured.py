@@ -1,0 +1,119 @@
+"""Knows engines by the most trusted source that there is: a configuration's profile, else the closed form.
+
+Profiles are published to a process as a whole, and so are residuals: by how much engines that serve differ from what
+is predicted of them, profile or not (`calibration`). A residual corrects the profile's own figures too: what is served
+heals a profile that has become wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from core.engine import parameter_caches
+from core.engine.corrections import BOUNDS, KNOTS, Configuration, Correction, configuration, correct, knots_mhz
+from core.engine.engine_model import EngineModel, UnknownConfiguration, closed_form, engine_model
+from core.engine.parameter_caches import cached
+from core.engine.profiled_engine import ProfiledEngine
+from core.engine.profiles import Profile
+from core.types import Source
+
+_profiles: dict[Configuration, Profile] = {}
+_residuals: dict[Configuration, Correction] = {}
+
+
+def publish(profiles: Iterable[Profile]) -> bool:
+    """Makes these the profiles of this process, in place of those before; says whether anything changed.
+
+    Of two of one configuration the later counts. Profiles of GPUs that no closed form knows are left aside.
+    """
+    new = {configuration(one.model, one.gpu, one.tp, one.engine): one for one in profiles}
+    if _versions(new) == _versions(_profiles):
+        return False
+    _profiles.clear()
+    _profiles.update(new)
+    _renew()
+    return True
+
+
+def calibrate(residuals: Mapping[Configuration, Correction]) -> bool:
+    """Makes these the residuals of this process, in place of those before; says whether anything changed."""
+    if residuals == _residuals:
+        return False
+    _residuals.clear()
+    _residuals.update(residuals)
+    _renew()
+    return True
+
+
+def profile_of(key: Configuration) -> Profile | None:
+    """Returns the profile in force; None: the configuration has none."""
+    return _profiles.get(key)
+
+
+def profiles() -> tuple[Profile, ...]:
+    """Returns the profiles of this process."""
+    return tuple(_profiles.values())
+
+
+def residual_of(key: Configuration) -> Correction | None:
+    """Returns the residual in force; None: nothing was measured while serving."""
+    return _residuals.get(key)
+
+
+def engine_costs(model: str, gpu: str, tp: int, engine: str) -> ProfiledEngine | EngineModel:
+    """Returns what predicts a configuration's iterations best: its profile, else the closed form.
+
+    Raises UnknownConfiguration.
+    """
+    return _costs(configuration(model, gpu, tp, engine))
+
+
+@cached(maxsize=1024)
+def _costs(key: Configuration) -> ProfiledEngine | EngineModel:
+    if (profile := _profiles.get(key)) is not None:
+        return ProfiledEngine(profile, _residuals.get(key))
+    return engine_model(*key)
+
+
+@cached(maxsize=1024)
+def uncalibrated(key: Configuration) -> ProfiledEngine | EngineModel:
+    """Returns what residuals are relative to. Raises UnknownConfiguration."""
+    profile = _profiles.get(key)
+    return closed_form(*key) if profile is None else ProfiledEngine(profile)
+
+
+def _versions(given: Mapping[Configuration, Profile]) -> dict[Configuration, str]:
+    return {key: one.version for key, one in given.items()}
+
+
+def _renew() -> None:
+    """Corrects the closed form by profiles and residuals together, and forgets what rested on those before."""
+    parameter_caches.clear()
+    found: dict[Configuration, Correction] = {}
+    for key in _profiles.keys() | _residuals.keys():
+        try:
+            found[key] = _together(key)
+        except UnknownConfiguration:
+            continue
+    correct(found)
+
+
+def _together(key: Configuration) -> Correction:
+    residual = _residuals.get(key)
+    time, power = [1.0] * KNOTS, [1.0] * KNOTS
+    at_s = None
+    if (profile := _profiles.get(key)) is not None:
+        engine = ProfiledEngine(profile)
+        scales = [engine.scale(mhz) for mhz in knots_mhz(engine.gpu_params)]
+        time, power = [scale.time for scale in scales], [scale.power for scale in scales]
+        at_s = profile.measured_at_s
+    if residual is not None:
+        time = [own * more for own, more in zip(time, residual.time, strict=True)]
+        power = [own * more for own, more in zip(power, residual.power, strict=True)]
+        at_s = residual.at_s
+    return Correction(_bounded(time), _bounded(power), Source.CALIBRATED, at_s)
+
+
+def _bounded(factors: Iterable[float]) -> tuple[float, ...]:
+    low, high = BOUNDS
+    return tuple(min(max(value, low), high) for value in factors)
