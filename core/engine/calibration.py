@@ -10,7 +10,9 @@ ones fade, so that a residual follows an engine that changes within minutes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from core.engine.corrections import BOUNDS, KNOTS, Correction, place
 from core.engine.engine_params import GpuParams
@@ -137,6 +139,20 @@ class Calibration:
             time=time.with_one(below, share, found.time),
             power=power if found.power is None else power.with_one(below, share, found.power),
         )
+
+    def state(self) -> dict[str, Any]:
+        """Returns itself as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Calibration:
+        """Reads what `state` wrote; an empty object is a calibration without windows."""
+        sums = {
+            name: _Sums(*(tuple(state[name][part]) for part in ("weight", "log")))
+            for name in ("time", "power")
+            if name in state
+        }
+        return cls(state.get("at_s"), **sums)
 
     @property
     def drift(self) -> tuple[float, float]:

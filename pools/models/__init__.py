@@ -5,6 +5,7 @@ from .catalogue import GpuType, ModelCard, Partition, Profile, ProfileSource, Re
 from .fleet import Cluster, Gpu, Node, Site, simulated_gpus
 from .jobs import Job, JobState
 from .joining import JoinToken
+from .measurements import EngineProfile, EngineResidual
 from .people import AccessToken, AuditEntry, Membership, MembershipSite
 from .serving import Instance, InstanceGpu, Pool, Service, Slo, SloMetric
 
@@ -13,6 +14,8 @@ __all__ = [
     "ApiKey",
     "AuditEntry",
     "Cluster",
+    "EngineProfile",
+    "EngineResidual",
     "Gpu",
     "GpuType",
     "Instance",

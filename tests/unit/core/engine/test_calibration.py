@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -138,3 +139,9 @@ def test_power_is_left_alone_where_only_time_is_known() -> None:
     residual = found.residual(Correction((1.0,) * KNOTS, (1.0,) * KNOTS))
     assert residual is not None
     assert residual.power == (1.0,) * KNOTS
+
+
+def test_state_is_read_back_as_it_was_written() -> None:
+    found = calibrated([window(10.0 * n, slower=1.3) for n in range(7)])
+    assert Calibration.of_state(json.loads(json.dumps(found.state()))) == found
+    assert Calibration.of_state({}) == Calibration()
