@@ -1521,12 +1521,20 @@ class TrialDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UseRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One group: it has those of `site`, `service` and `day` that `by` names. A day is one of UTC."""
+    """One group: it has those of `site`, `service` and `day` that `by` names. A day is one of UTC.
+
+    Attributes:
+        host_kwh: Of the hosts beside the GPUs; in no other figure.
+        without_host_kwh: The GPUs' energy without a host meter beside it.
+    """
 
     currency: str
     energy_j: Decimal
     energy_kwh: Decimal
     facility_kwh: Decimal
+    host_kwh: Decimal | None
+    host_known_kwh: Decimal | None
+    without_host_kwh: Decimal
     gpu_hours: Decimal
     scope2_location_kgco2e: Decimal | None
     scope2_location_known_kgco2e: Decimal
@@ -1544,12 +1552,20 @@ class UseRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UseSums(msgspec.Struct, frozen=True, kw_only=True):
-    """Decimals as texts, with all their digits; null: not known, or of a part not. Money is in `currency`."""
+    """Decimals as texts, with all their digits; null: not known, or of a part not. Money is in `currency`.
+
+    Attributes:
+        host_kwh: Of the hosts beside the GPUs; in no other figure.
+        without_host_kwh: The GPUs' energy without a host meter beside it.
+    """
 
     currency: str
     energy_j: Decimal
     energy_kwh: Decimal
     facility_kwh: Decimal
+    host_kwh: Decimal | None
+    host_known_kwh: Decimal | None
+    without_host_kwh: Decimal
     gpu_hours: Decimal
     scope2_location_kgco2e: Decimal | None
     scope2_location_known_kgco2e: Decimal

@@ -24,6 +24,8 @@ class ReportLine:
         location_ug: Location-based Scope 2, in micrograms CO2e.
         embodied_ug: Share of the hardware's manufacture, in micrograms CO2e.
         electricity_nano, rental_nano: Electricity and GPU-hours, in billionths of the currency.
+        host_uj: Metered of the hosts beside the GPUs, in microjoules; no other amount has it.
+        host_known_uj: The part of `energy_uj` whose host was metered.
     """
 
     start_s: int
@@ -49,6 +51,8 @@ class ReportLine:
     requests: int
     prompt_tokens: int
     output_tokens: int
+    host_uj: int = 0
+    host_known_uj: int = 0
 
     @property
     def cost_nano(self) -> int | None:

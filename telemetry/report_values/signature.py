@@ -14,7 +14,7 @@ from typing import Any
 from .basis import Basis
 from .bill import Bill
 from .report_request import ReportRequest
-from .totals import ReportTotals
+from .totals import ReportTotals, Totals
 
 
 def signature(request: ReportRequest, basis: Basis, totals: ReportTotals, bill: Bill) -> str:
@@ -28,10 +28,22 @@ def signature(request: ReportRequest, basis: Basis, totals: ReportTotals, bill: 
 def figures(totals: ReportTotals, bill: Bill) -> dict[str, Any]:
     """Returns all whole numbers that a report's files are drawn from."""
     return {
-        "rows": [[list(group.key), group.currency, asdict(group.totals)] for group in totals.rows()],
-        "days": [asdict(day) for day in totals.days_and_sites()],
-        "bill": {"basis": bill.basis, "lines": list(map(asdict, bill.lines)), "demand": list(map(asdict, bill.demand))},
+        "rows": [[list(group.key), group.currency, _sums(group.totals)] for group in totals.rows()],
+        "days": [asdict(day) | {"totals": _sums(day.totals)} for day in totals.days_and_sites()],
+        "bill": {
+            "basis": bill.basis,
+            "lines": [asdict(line) | {"totals": _sums(line.totals)} for line in bill.lines],
+            "demand": list(map(asdict, bill.demand)),
+        },
     }
+
+
+def _sums(totals: Totals) -> dict[str, int]:
+    """Returns sums by name. Where no host was metered they say nothing of it, as before there were host meters."""
+    found: dict[str, int] = asdict(totals)
+    if not totals.host_metered:
+        del found["host_uj"], found["host_known_uj"]
+    return found
 
 
 def signature_of(content: Mapping[str, Any]) -> str:

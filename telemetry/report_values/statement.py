@@ -157,6 +157,14 @@ class Statement:
             f"Energy is metered by {len(self.basis.meters)} GPU counters: {joules(metered)} J in this period. "
             f"Facility energy is that times each site's PUE."
         )
+        total = self.total
+        if not total.host_metered:
+            yield "Energy of the hosts (processors, memory, fans) is not metered: all figures are of the GPUs alone."
+        else:
+            yield (
+                f"Energy of the hosts (processors, memory, fans), {energy_words(total.host_uj)}, is shown beside that "
+                "of the GPUs and is in no other figure: facility energy, emissions and costs are of the GPUs alone."
+            )
         yield (
             "Scope 2 after the GHG Protocol: location-based by the grid's average intensity in each interval; "
             f"market-based {MATCHING_WORDS[self.request.matching]}. Marginal intensities are not in it."
@@ -216,6 +224,8 @@ class Statement:
         total = self.total
         if self.provisional:
             yield "Provisional: part of the period is not settled yet, and a later revision will have more in it."
+        if total.host_metered and total.host_missing_uj:
+            yield f"{energy_words(total.host_missing_uj)} of the GPUs were used where no host was metered."
         if total.location_missing_uj:
             yield (
                 f"{energy_words(total.location_missing_uj)} were used while the carbon feed had no value. Known is "

@@ -48,6 +48,8 @@ class Totals:
     rental_missing_us: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    host_uj: int = 0
+    host_known_uj: int = 0
     requests: int = 0
     judged: int = 0
     met: int = 0
@@ -76,6 +78,24 @@ class Totals:
     @property
     def metered_uj(self) -> int | None:
         return self.metered(self.energy_uj)
+
+    @property
+    def host_missing_uj(self) -> int:
+        """Returns how much of the GPUs' energy there is no host energy beside."""
+        return self.energy_uj - self.host_known_uj
+
+    @property
+    def host_metered(self) -> bool:
+        return bool(self.host_uj or self.host_known_uj)
+
+    @property
+    def host(self) -> int | None:
+        return None if self.host_missing_uj else self.metered(self.host_uj)
+
+    @property
+    def host_known(self) -> int | None:
+        """Returns the hosts' joules that are known; None: none is."""
+        return None if self.host_missing_uj and not self.host_metered else self.metered(self.host_uj)
 
     @property
     def location(self) -> int | None:

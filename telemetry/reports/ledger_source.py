@@ -45,6 +45,7 @@ NEWEST_SQL = newest_sql("currency")
 SUMMED = (
     *("energy_uj", "facility_uj", "gpu_us", "carbon_ug", "carbon_unknown_uj", "embodied_ug", "embodied_unknown_us"),
     *("cost_nano", "cost_unknown_uj", "rental_nano", "rental_unknown_us", "requests", "prompt_tokens", "output_tokens"),
+    *("host_uj", "host_known_uj"),
 )
 # Hours that lie in the period as a whole, and of which nothing was settled after the version, have their sums already.
 HOURS_SQL = f"""

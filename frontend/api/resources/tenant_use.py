@@ -31,7 +31,8 @@ LONGEST = timedelta(days=400)
 KNOWN = ("from", "to", "by", "format")
 # Of a report's columns those that settled lines have: requests and objectives are counted where a request began.
 AMOUNTS = (
-    *("energy_j", "energy_kwh", "facility_kwh", "gpu_hours", "scope2_location_kgco2e", "scope2_location_known_kgco2e"),
+    *("energy_j", "energy_kwh", "facility_kwh", "host_kwh", "host_known_kwh", "without_host_kwh", "gpu_hours"),
+    *("scope2_location_kgco2e", "scope2_location_known_kgco2e"),
     *("without_intensity_kwh", "embodied_kgco2e", "cost", "electricity_cost", "gpu_hour_cost", "without_tariff_kwh"),
     *("prompt_tokens", "output_tokens"),
 )
@@ -50,6 +51,9 @@ class UseSums(serializers.Serializer):
     energy_j = Amount()
     energy_kwh = Amount()
     facility_kwh = Amount()
+    host_kwh = Amount(allow_null=True, help_text="Of the hosts beside the GPUs; in no other figure.")
+    host_known_kwh = Amount(allow_null=True)
+    without_host_kwh = Amount(help_text="The GPUs' energy without a host meter beside it.")
     gpu_hours = Amount()
     scope2_location_kgco2e = Amount(allow_null=True)
     scope2_location_known_kgco2e = Amount()

@@ -15,6 +15,8 @@ from pools.models import Instance, Node, Service
 from telemetry.ingest.agent_batches import SampleWriter
 from telemetry.ledger import host_posting, settlement
 from telemetry.models import HostEntry, HostMark, HostSample, Settlement, StatementHour, StatementLine
+from telemetry.reports import tenant_use
+from telemetry.reports.tenant_use import HourSpan
 from telemetry.storage import time_partitions
 from tests.fakes import metering
 from tests.fakes.house import moment, start_instance
@@ -204,3 +206,16 @@ def test_window_is_restated_when_its_host_comes_late(instance: Instance) -> None
     energy = StatementLine.objects.values("settlement__start_at").annotate(sum=Sum("energy_uj"))
     assert sum(row["sum"] for row in energy) == total["energy_uj"]  # reversals took nothing with them
     assert settlement.restate(moment(LATER), since=moment(START) - timedelta(hours=1)) == 0
+
+
+def test_tenants_use_has_the_host_of_its_serving_energy_when_it_is_settled(instance: Instance) -> None:
+    tenants = metering.quarter_hour(instance)
+    sample(instance.node, PACKAGE, lambda at_s: (at_s - START) * 90.000001)
+    post()
+    settlement.settle(moment(LATER))
+    span = HourSpan(moment(START), moment(START + 3_600), (instance.node.cluster.site_id,))
+    rows = {use.key[0]: use.totals for use in tenant_use.use(span, ("tenant",))}
+    by_tenant = whole(("kind", "tenant_id"))
+    for tenant in tenants:
+        assert rows[tenant.pk].host_uj == by_tenant["serving", tenant.pk]["host_uj"] > 0
+        assert rows[tenant.pk].host_missing_uj == 0
