@@ -116,7 +116,7 @@ def _loads(instance: EngineModel, totals: Totals, kv_tokens: float) -> list[_Loa
     m, k = instance.model_params, instance.constants
     n, layers = totals.new_tokens + totals.decodes, m.layers
     activations = k.activation_bytes * n / layers / 4.0  # of each of a layer's four operators
-    embedding = float(m.vocab * m.hidden)
+    embedding = m.embedding_params
     loads = [
         _Load(
             "embedding",
@@ -143,11 +143,15 @@ def _loads(instance: EngineModel, totals: Totals, kv_tokens: float) -> list[_Loa
 def _layer(instance: EngineModel, layer: str, totals: Totals, activations: float, kv_tokens: float) -> list[_Load]:
     m, k = instance.model_params, instance.constants
     n = totals.new_tokens + totals.decodes
-    size = m.dtype_bytes
+    size = m.dense_bits / 8.0
     query, key_value = m.heads * m.head_dim, m.kv_heads * m.head_dim
     qkv, out = float(m.hidden * (query + 2 * key_value)), float(query * m.hidden)
-    mlp = k.dense_bytes / size / m.layers - qkv - out  # with norms, and the router of experts
-    expert_bytes, experts = k.expert_bytes / m.layers, k.expert_bytes / size / m.layers
+    dense = m.dense_params / m.layers
+    # With MLA queries and keys go through narrow matrices; of DeepSeek-V3's dense weights 3/4 are attention's.
+    narrow = 0.75 * dense / (qkv + out) if m.latent else 1.0
+    qkv, out = narrow * qkv, narrow * out
+    mlp = dense - qkv - out  # with norms, and the router of experts
+    expert_bytes, experts = k.expert_bytes / m.layers, m.expert_params / m.layers
     used = experts * (1.0 - k.expert_miss)  # that a token goes through
     read = expert_bytes * (1.0 - k.expert_miss**n) if expert_bytes else 0.0  # that any token of the batch goes through
     kernel_s = k.layers_s / m.layers / 4.0

@@ -154,3 +154,17 @@ def test_stages_are_the_fastest_that_fit_when_all_cuts_are_tried(
     assert [o for part in found for o in part.operators] == [o for cluster in clustered for o in cluster]
     assert all(part.memory_bytes <= memory for part in found)
     assert max(part.latency_s for part in found) == best
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "61x7168.q128x160.kv128.v129280.p671026279424.e256x8x58x653908770816.mla576.w8.x8.c8",
+        "36x2880.q64x64.kv8.v201088.p116789048640.e128x4x36x114661785600.win128x18.x4_25",
+    ],
+)
+def test_operators_of_quantized_and_latent_models_hold_all_weights(key: str) -> None:
+    instance = engine_model(key, "H200-SXM-141GB", 8)
+    found = operators(instance, Totals.plain(512, 8, 8_000.0), kv_tokens=0.0)
+    assert all(one.memory_bytes >= 0.0 for one in found)
+    assert sum(one.memory_bytes for one in found) == pytest.approx(instance.weight_bytes, rel=0.01)
