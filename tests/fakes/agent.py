@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,14 @@ def desired(uid: str, gpus: list[int], state: str = "running", **more: Any) -> w
 
 
 class AgentProcess:
-    def __init__(self, control: str, broker: str, folder: Path, period_s: float) -> None:
+    def __init__(self, control: str, broker: str, folder: Path, period_s: float, *more: str) -> None:
         self._log = folder / "agent.log"
         self.spool = folder / "spool"
         self._command = [sys.executable, "-m", "celery", "-A", "pools.agent.app", "-b", broker, "worker", "-P", "solo"]
         self._command += ["-Q", wire.node_queue(NODE), "-n", f"node.{NODE}@%h", "--loglevel", "INFO"]
         self._command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
         self._command += ["--node", NODE, "--control", control, "--period-s", str(period_s)]
-        self._command += ["--spool", str(self.spool)]
+        self._command += ["--spool", str(self.spool), *more]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> AgentProcess:
@@ -65,11 +65,14 @@ class AgentProcess:
 class Bench:
     """A node, its agent, and the Redis between them and the test."""
 
-    def __init__(self, folder: Path, client: redis.Redis, broker: str, period_s: float = PERIOD_S) -> None:
+    def __init__(
+        self, folder: Path, client: redis.Redis, broker: str, period_s: float = PERIOD_S, more: Sequence[str] = ()
+    ) -> None:
+        """`more` are further options of the agent's."""
         self.redis = client
         self.broker = broker
         self.node = SimnodeProcess(folder, NODE, ("A100-80GB:2",)).start()
-        self.agent = AgentProcess(self.node.url, broker, folder, period_s).start()
+        self.agent = AgentProcess(self.node.url, broker, folder, period_s, *more).start()
         self._version = 0
 
     def want(self, *instances: wire.DesiredInstance, clock: wire.ClockPolicy | None = None) -> None:
