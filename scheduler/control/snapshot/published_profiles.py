@@ -11,6 +11,7 @@ from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.observations.demand.class_view import EngineChoice, profiles_of, typical_lengths
 from core.observations.mode_profile import Lengths
 from core.types import Limits, Mode, ModeProfile, Source
+from pools.model_files import shape_figures
 from pools.models import Node, Profile, ProfileSource, RequestClass, Service
 
 
@@ -82,6 +83,20 @@ def largest_nodes(service: Service, anywhere: bool = False) -> dict[str, dict[st
         own = found.setdefault(site, {})
         own[gpu_type] = max(own.get(gpu_type, 0), count)
     return found
+
+
+def no_room(service: Service) -> str:
+    """Says in figures why the model fits on no node of the service's sites; empty: it may, or there is none."""
+    card = service.model_card
+    sites = largest_nodes(service).values()
+    modes = {(gpu, max(tp for tp in TP_DEGREES if tp <= most)) for own in sites for gpu, most in own.items()}
+    try:
+        found = [shape_figures.fit(card.engine_model_name, gpu, tp, card.engine) for gpu, tp in modes]
+    except UnknownConfiguration:
+        return ""
+    if not found or any(one.fits for one in found):
+        return ""
+    return f"{card.name} fits on no node: {max(found, key=lambda one: one.room_gb).reason}."
 
 
 def has_room(service: Service, mode: Mode) -> bool:

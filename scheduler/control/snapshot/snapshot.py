@@ -85,6 +85,14 @@ def _bounds_faults(partition: Partition, classes: Sequence[ClassNow], seen: Dema
     return [f"{partition.name} has new bounds: what came before them counts as the longest that it may have been."]
 
 
+def _room_faults(service: Service, classes: Sequence[ClassNow]) -> list[str]:
+    """Returns a sentence where nothing can serve a class because no node has room for the model."""
+    if all(own.profiles for own in classes):
+        return []
+    reason = published_profiles.no_room(service)
+    return [reason] if reason else []
+
+
 def carbon(context: TurnContext, nodes: Sequence[NodeView]) -> tuple[CarbonObservation, tuple[str, ...]]:
     """Reads what the carbon loop observes: every site and partition that the service may use, over its steps.
 
@@ -114,9 +122,10 @@ def carbon(context: TurnContext, nodes: Sequence[NodeView]) -> tuple[CarbonObser
         classes = classes_now(context, partition, seen, steps)
         options.append(active_operations.without_pinned_load(partition_option(partition.name, classes), context.pins))
         faults += [f"{partition.name} {own.input_faults}" for own in classes if own.input_faults]
+        faults += _room_faults(service, classes)
         faults += _bounds_faults(partition, classes, seen)
     sites = active_operations.closed(sites, context.pins)
-    return CarbonObservation(now.timestamp(), step_s, sites, tuple(options), signal), tuple(faults)
+    return CarbonObservation(now.timestamp(), step_s, sites, tuple(options), signal), tuple(dict.fromkeys(faults))
 
 
 def shared_out(context: TurnContext, nodes: tuple[NodeView, ...]) -> tuple[SharedOutObservation, tuple[str, ...]]:
@@ -130,7 +139,7 @@ def shared_out(context: TurnContext, nodes: tuple[NodeView, ...]) -> tuple[Share
     option = active_operations.without_pinned_load(partition_option(partition.name, classes), context.pins)
     option = profiled(option, degrees(context.knobs.max_rps or {}))
     observation = shared_out_observation(context.now.timestamp(), period_s, nodes, option)
-    faults = [own.input_faults for own in classes if own.input_faults]
+    faults = [own.input_faults for own in classes if own.input_faults] + _room_faults(context.service, classes)
     return observation, (*faults, *_bounds_faults(partition, classes, seen))
 
 
