@@ -57,6 +57,8 @@ def row(report: Report) -> dict[str, Any]:
         "version": summary.get("version"),
         "provisional": summary.get("provisional", False),
         "energy_j": summary.get("energy_j"),
+        "host_j": summary.get("host_j"),
+        "without_host_j": summary.get("without_host_j"),
         "location_g": summary.get("location_gco2e"),
         "market_g": summary.get("market_gco2e"),
         "cost": list((summary.get("cost") or {}).items()),

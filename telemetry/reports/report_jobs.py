@@ -170,6 +170,8 @@ def _summary(statement: Statement) -> dict[str, Any]:
         "version": statement.basis.version,
         "provisional": statement.provisional,
         "energy_j": None if total.metered_uj is None else total.metered_uj / 1e6,
+        "host_j": None if total.host_known is None else total.host_known / 1e6,
+        "without_host_j": total.host_missing_uj / 1e6,
         "location_gco2e": None if total.location is None else total.location / 1e6,
         "market_gco2e": None if total.market is None else total.market / 1e6,
         "cost": {
