@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import start_http_server
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from core.ports import GpuReading
+from core.ports import GpuReading, HostReading
 from pools.wire import InstanceState
 
 PREFIX = "greenserve_"
@@ -31,6 +31,7 @@ class Picture:
     took_s: float
     ticks: int
     gpus: Sequence[GpuReading] = ()
+    hosts: Sequence[HostReading] = ()
     instances: Sequence[InstanceState] = ()
     allocated: Mapping[str, str] | None = None  # GPU uuid -> uid of the instance that it is allocated to
     waiting_batches: int = 0
@@ -55,6 +56,7 @@ class AgentCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         picture, node = self._board.picture, self._board.node
         yield from _gpus(picture, node)
+        yield from _hosts(picture, node)
         yield from _instances(picture, node)
         yield from _loop(picture, node)
 
@@ -100,6 +102,12 @@ def _gpus(picture: Picture | None, node: str) -> Iterator[Metric]:
     yield _filled(
         _gauge("gpu_held_info", text, "gpu", "instance_uid"), node, ((pair, 1.0) for pair in allocated.items())
     )
+
+
+def _hosts(picture: Picture | None, node: str) -> Iterator[Metric]:
+    found = [((one.domain, one.method), one.energy_j) for one in (picture.hosts if picture else ())]
+    text = "What a part of the host used since the agent's start."
+    yield _filled(_counter("host_energy_joules", text, "domain", "method"), node, found)
 
 
 def _instances(picture: Picture | None, node: str) -> Iterator[Metric]:

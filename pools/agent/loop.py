@@ -294,6 +294,7 @@ class AgentLoop:
             took_s=time.monotonic() - began_s,
             ticks=self._ticks,
             gpus=view.gpus,
+            hosts=() if self._host is None else self._host.recent(view.now_s),
             instances=state.instances,
             allocated={row.gpu_uuid: row.instance_uid for row in rows if row.instance_uid is not None},
             waiting_batches=self._outbox.waiting,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from core.ports import AdapterError, GpuReading, HostMeter, HostReading
 
 REST = "rest of the node"
+RECENT_S = 60.0
 TOLERATED_SHARE = 0.05  # by which GPUs and processors may show more than the node's supplies
 
 
@@ -23,6 +24,7 @@ class HostEnergy:
         self._meters = tuple(meters)
         self._lacks = tuple(lacks)
         self._newest_s: dict[str, float] = {}  # by domain: what was given already
+        self._last: dict[str, HostReading] = {}  # by domain, as given
         self._rest = _Rest()
         self.errors: list[str] = []  # of the last reading
 
@@ -42,7 +44,12 @@ class HostEnergy:
         self._rest.count(parts)
         given = [reading for reading in fresh if not reading.whole_node]
         given += [rest for reading in fresh if reading.whole_node and (rest := self._rest.of(reading)) is not None]
+        self._last.update({reading.domain: reading for reading in given})
         return tuple(given)
+
+    def recent(self, now_s: float) -> tuple[HostReading, ...]:
+        """Returns each domain's last reading, of those that were read within the last minute before `now_s` (Unix)."""
+        return tuple(reading for reading in self._last.values() if now_s - reading.at_s < RECENT_S)
 
     def notices(self) -> tuple[str, ...]:
         found = [notice for meter in self._meters for notice in meter.notices()]

@@ -6,12 +6,14 @@ import urllib.request
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from core.ports import GpuReading
+from core.ports import GpuReading, HostReading
 from pools.agent.agent_metrics import Board, Picture, serve
 from pools.wire import InstanceState
 
 GPU = GpuReading("GPU-1", 0, "A100", 1.0, 5_000.0, 250.0, 1_410.0, 0.5, 1 << 30, 61.0, 210.0, 1_410.0)
 UNKNOWN = GpuReading("GPU-2", 1, "A100", 1.0, None, None, None, None, None, None, 210.0, 1_410.0)
+
+HOSTS = (HostReading("package-0", "zeusd", 1.0, 42.0), HostReading("dram-0", "zeusd", 1.0, None))
 
 
 def scraped(board: Board) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -35,7 +37,8 @@ def instance(uid: str, state: str) -> InstanceState:
 def test_page_shows_the_last_tick_in_base_units():
     board = Board("n1")
     board.picture = Picture(
-        at_s=100.0, took_s=0.02, ticks=7, gpus=(GPU, UNKNOWN), instances=[instance("a", "ready")],
+        at_s=100.0, took_s=0.02, ticks=7, gpus=(GPU, UNKNOWN), hosts=HOSTS,
+        instances=[instance("a", "ready")],
         allocated={"GPU-1": "a"},
         dropped_batches=2,
     )  # fmt: skip
@@ -49,6 +52,8 @@ def test_page_shows_the_last_tick_in_base_units():
     assert of("gpu_power_watts", **gpu) == 250.0
     assert of("gpu_sm_clock_hertz", **gpu) == 1.41e9
     assert of("gpu_memory_used_bytes", **gpu) == float(1 << 30)
+    assert of("host_energy_joules_total", domain="package-0", method="zeusd") == 42.0
+    assert of("host_energy_joules_total", domain="dram-0", method="zeusd") is None
     assert of("gpu_held_info", gpu="GPU-1", instance_uid="a") == 1.0
     assert of("instance_state", instance_uid="a", state="ready") == 1.0
     assert of("instance_state", instance_uid="a", state="failed") == 0.0

@@ -261,6 +261,15 @@ def test_reading_is_given_once_when_a_slow_meter_has_nothing_new() -> None:
     assert one.read(1.0, 10.0, 0.0, 0.0) == {}
 
 
+def test_last_readings_are_kept_for_a_minute() -> None:
+    one = Node()
+    one.read(100.0, 0.0, 5.0, 0.0)
+    one.processors.answers = RetryableError("away")
+    one.energy.read(())
+    assert {reading.domain for reading in one.energy.recent(159.0)} == {"package-0", REST}
+    assert one.energy.recent(161.0) == ()
+
+
 def test_other_meters_are_read_when_one_fails() -> None:
     one = Node()
     one.processors.answers = RetryableError("away")
