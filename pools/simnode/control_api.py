@@ -13,6 +13,7 @@ from core.ports import InstanceSpec
 
 from .engine.sim_engine import Busy
 from .node import BadOrder, GpuBusy, SimNode, Unknown
+from .truth import Truth
 
 
 class ClockOrder(msgspec.Struct):
@@ -39,6 +40,14 @@ class LimitsOrder(msgspec.Struct):
 class SleepOrder(msgspec.Struct):
     level: Literal[1, 2] = 1
     mode: Literal["abort", "wait", "keep"] = "abort"
+
+
+class TruthOrder(msgspec.Struct):
+    """`model` None: of all models."""
+
+    time: float = 1.0
+    power: float = 1.0
+    model: str | None = None
 
 
 class ShadowOrder(msgspec.Struct):
@@ -81,6 +90,8 @@ class Control:
         app.router.add_get("/gpus", self._gpus)
         app.router.add_post("/gpus/clock", self._lock)
         app.router.add_post("/gpus/clock/reset", self._reset)
+        app.router.add_get("/truth", self._truth)
+        app.router.add_post("/truth", self._tell_truth)
         app.router.add_get("/instances", self._instances)
         app.router.add_post("/instances", self._start)
         app.router.add_post("/instances/{uid}/drain", self._drain)
@@ -102,6 +113,18 @@ class Control:
 
     async def _reset(self, request: web.Request) -> web.Response:
         self._node.reset_clock((await _body(request, ClockReset)).uuids)
+        return _json({})
+
+    async def _truth(self, request: web.Request) -> web.Response:
+        return _json(self._node.truth(request.query.get("model", "")))
+
+    async def _tell_truth(self, request: web.Request) -> web.Response:
+        order = await _body(request, TruthOrder)
+        try:
+            truth = Truth(order.time, order.power)
+        except ValueError as error:
+            raise BadOrder(str(error)) from None
+        self._node.tell_truth(truth, order.model)
         return _json({})
 
     async def _instances(self, _: web.Request) -> web.Response:

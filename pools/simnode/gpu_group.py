@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from core.engine.engine_model import EngineModel, engine_model
+from core.engine.engine_model import EngineModel, closed_form
 from core.engine.iteration import Iteration
 from core.ports import InstanceSpec
 
@@ -18,7 +18,7 @@ class GpuGroup:
 
     def __init__(self, gpus: Sequence[SimGpu], model: EngineModel) -> None:
         self._gpus = tuple(gpus)
-        self._model = model
+        self.model = model  # another one counts from the next draw on
         self._idle_w: Callable[[SimGpu], float] = self._loading_w
 
     @property
@@ -61,10 +61,10 @@ class GpuGroup:
         self.idle(at_s)
 
     def _loading_w(self, gpu: SimGpu) -> float:
-        return self._model.idle_gpu_watts(gpu.params.f_max)
+        return self.model.idle_gpu_watts(gpu.params.f_max)
 
     def _loaded_w(self, gpu: SimGpu) -> float:
-        return self._model.idle_gpu_watts(gpu.clock_mhz)
+        return self.model.idle_gpu_watts(gpu.clock_mhz)
 
 
 def misfit(spec: InstanceSpec, gpus: Sequence[SimGpu]) -> str:
@@ -72,7 +72,7 @@ def misfit(spec: InstanceSpec, gpus: Sequence[SimGpu]) -> str:
     types = {gpu.params.name for gpu in gpus}
     if len(types) > 1:
         return f"GPUs of different types: {', '.join(sorted(types))}"
-    model = engine_model(spec.engine_model_name, types.pop(), spec.tp, spec.engine)
+    model = closed_form(spec.engine_model_name, types.pop(), spec.tp, spec.engine)
     where = f"{spec.tp} x {model.gpu}"
     if not model.fits:
         return f"out of memory: {spec.model} does not fit on {where}"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from core.engine.engine_model import UnknownConfiguration
+from core.engine.engine_model import EngineModel, UnknownConfiguration
 from core.engine.overheads import Overheads
 from core.ports import EngineLimits, GpuReading, InstanceSpec, InstanceStatus
 
@@ -17,6 +17,7 @@ from .engine.side_channel import KvLinks, KvNetwork
 from .engine.sim_engine import SimInstance
 from .gpu_group import misfit
 from .gpus import GpuBank, SimGpu
+from .truth import Truth, Truths
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +37,12 @@ class Unknown(Exception):
 class SimNode:
     """Runs on one event loop. Instances that could not start stay in the list as failed until they are stopped."""
 
-    def __init__(self, bank: GpuBank, transition_speedup: float, links: KvLinks | None = None) -> None:
+    def __init__(
+        self, bank: GpuBank, transition_speedup: float, links: KvLinks | None = None, truth: Truth | None = None
+    ) -> None:
         self._bank = bank
         self._speedup = transition_speedup
+        self._truths = Truths(truth)
         self._network = KvNetwork(links or KvLinks(), lambda engine_id: engine_id in self._instances)
         self._instances: dict[str, SimInstance] = {}
         self._failed: dict[str, InstanceStatus] = {}
@@ -118,7 +122,7 @@ class SimNode:
             return self._failed[spec.uid]
         self.advance()
         durations = Durations(Overheads(), self._speedup, spec.engine_model_name, spec.tp)
-        instance = SimInstance(spec, gpus, durations, self._network, self._end)
+        instance = SimInstance(spec, gpus, durations, self._network, self._end, self._true_engine(spec))
         self._instances[spec.uid] = instance
         await instance.open()
         logger.info("instance %s starts: %s on %s", spec.uid, spec.model, ", ".join(spec.gpu_uuids))
@@ -152,6 +156,22 @@ class SimNode:
     def wake(self, uid: str) -> None:
         """Begins to; raises Busy."""
         self._instance(uid).wake_up()
+
+    def tell_truth(self, truth: Truth, model: str | None = None) -> None:
+        """Makes engines take other times and watts than the engine model says, from their next iterations on."""
+        self.advance()
+        self._truths.tell(truth, model)
+        for instance in self._instances.values():
+            instance.become(self._true_engine(instance.spec))
+        said = "engines of %s now take %g times as long as modelled, and draw %g times as much"
+        logger.info(said, model or "all models", truth.time, truth.power)
+
+    def truth(self, model: str = "") -> Truth:
+        return self._truths.of(model)
+
+    def _true_engine(self, spec: InstanceSpec) -> EngineModel:
+        gpu_type = self._bank.gpus[spec.gpu_uuids[0]].params.name
+        return self._truths.engine(spec.model, spec.engine_model_name, gpu_type, spec.tp, spec.engine)
 
     def _instance(self, uid: str) -> SimInstance:
         if (instance := self._instances.get(uid)) is None:

@@ -59,7 +59,7 @@ class _Running:
 class Batcher:
     """One engine's scheduler. Call `advance` with the time, at `next_s` or whenever an exact state is needed.
 
-    `limits` may be replaced at any time; the next iteration keeps them.
+    `limits` and `cost` may be replaced at any time; the next iteration goes by them.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Batcher:
         self.cache = KvCache(int(kv_capacity_tokens))
         self._options = options or EngineOptions()
         self._queues = RequestQueues(self.cache, self._options, self.counters)
-        self._cost = cost
+        self.cost = cost
         self._gpus = gpus
         self._current: _Running | None = None
         self._begun_s = now_s  # when it was last seen what there is to do
@@ -210,7 +210,7 @@ class Batcher:
         if not decodes and not prefills:
             self._gpus.idle(at_s)
             return
-        iteration = self._cost.iteration(
+        iteration = self.cost.iteration(
             self._gpus.clock_mhz,
             prefills=[(tokens, sequence.computed) for sequence, tokens in prefills],
             decodes=len(decodes),
@@ -258,7 +258,7 @@ class Batcher:
         while within + 1 < beyond:
             tokens = (within + beyond) // 2
             prefill = (tokens, max(cached, default=0))
-            found = self._cost.iteration(self._gpus.clock_mhz, [prefill], len(decodes), context_tokens)
+            found = self.cost.iteration(self._gpus.clock_mhz, [prefill], len(decodes), context_tokens)
             within, beyond = (tokens, beyond) if found.t_s <= limit_s else (within, tokens)
         return within
 

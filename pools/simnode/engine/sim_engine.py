@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from core.engine.engine_model import engine_model
+from core.engine.engine_model import EngineModel
 from core.ports import EngineLimits, InstanceSpec, InstanceStatus
 
 from ..gpu_group import GpuGroup
@@ -41,6 +41,7 @@ class SimInstance:
         durations: Durations,
         network: KvNetwork,
         gone: Callable[[str], None],
+        engine_model: EngineModel,
     ) -> None:
         self.spec = spec
         self.model = spec.model
@@ -48,8 +49,8 @@ class SimInstance:
         self.state = "starting"
         self.limits = spec.limits
         self.sleep_level = 0  # 0: awake
-        self._engine_model = engine_model(spec.engine_model_name, gpus[0].params.name, spec.tp, spec.engine)
-        self._group = GpuGroup(gpus, self._engine_model)
+        self._engine_model = engine_model
+        self._group = GpuGroup(gpus, engine_model)
         self._durations = durations
         self._network = network
         self._gone = gone
@@ -133,6 +134,13 @@ class SimInstance:
             kv_connector="simulated",
             start="warm",
         )
+
+    def become(self, engine_model: EngineModel) -> None:
+        """Takes other times and watts from the next iteration on. Its KV cache stays as it is."""
+        self._engine_model = self._group.model = engine_model
+        if self._batcher is not None:
+            self._batcher.cost = engine_model
+        self._on_clock(time.monotonic())
 
     def tune(self, limits: EngineLimits) -> None:
         """Sets the limits, in force from the next iteration on."""

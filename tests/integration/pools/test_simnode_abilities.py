@@ -418,3 +418,23 @@ async def test_energy_adds_up_and_has_a_cause_when_an_engine_works_sleeps_wakes_
     # A busy machine also leaves it idle before it sleeps and after it woke.
     assert 0.75 * A100.idle_w * slept_s < idle_j < 1.25 * A100.idle_w * there_s
     assert all(before.energy_j <= after.energy_j for before, after in pairwise(points))
+
+
+# -- truth -----------------------------------------------------------------------------------------
+
+
+async def test_engines_differ_from_the_model_when_the_truth_is_changed(node: Node) -> None:
+    await node.start("a", 0)
+    assert await node.call("GET", "/truth") == (200, {"time": 1.0, "power": 1.0})
+    idle_w = node.node.read_gpus()[0].power_w
+    assert (await node.call("POST", "/truth", {"time": 1.3, "power": 1.2}))[0] == 200
+    assert node.node.read_gpus()[0].power_w == pytest.approx(1.2 * idle_w)
+    url = await node.start("b", 1)
+    began_s, answer = time.monotonic(), await node.complete(url, max_tokens=60)
+    least_s = 60 * engine_model(MODEL, "A100-80GB", 1).iteration(A100.f_max, decodes=1, context_tokens=1).t_s
+    assert time.monotonic() - began_s > 1.25 * least_s
+    assert answer["usage"]["completion_tokens"] == 60
+    assert (await node.call("POST", "/truth", {"power": 2.0, "model": "another"}))[0] == 200
+    assert await node.call("GET", f"/truth?model={MODEL}") == (200, {"time": 1.3, "power": 1.2})
+    status, refusal = await node.call("POST", "/truth", {"time": 7.0})
+    assert (status, refusal["error"]) == (400, "time must be from 0.4 to 2.5, got 7")
