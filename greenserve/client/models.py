@@ -739,6 +739,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """What can be served.
 
     Attributes:
+        config: The model's config.json as an object, from which its shape is computed; null: none, and the engine
+            model must know the name.
         max_model_len: Longest prompt plus output, in tokens.
         engine: Engine parameters of the engine model.
         tokenizer: The model's tokenizer.json, a file on the gateways' machines; empty: prompts are estimated.
@@ -752,6 +754,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     name: str
     hugging_face_id: str
+    config: dict[str, Any] | None
     max_model_len: int
     engine: str
     tokenizer: str
@@ -759,6 +762,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     dtype: Dtype
     engine_arguments: tuple[Any, ...]
     engine_environment: dict[str, Any]
+    shape: dict[str, Any] | None
     etag: str
 
 
@@ -1829,6 +1833,8 @@ class ModelChanges(TypedDict, total=False):
     """What can be served.
 
     Attributes:
+        config: The model's config.json as an object, from which its shape is computed; null: none, and the engine
+            model must know the name.
         max_model_len: Longest prompt plus output, in tokens.
         engine: Engine parameters of the engine model.
         tokenizer: The model's tokenizer.json, a file on the gateways' machines; empty: prompts are estimated.
@@ -1840,6 +1846,7 @@ class ModelChanges(TypedDict, total=False):
 
     name: str
     hugging_face_id: str
+    config: Mapping[str, Any] | None
     max_model_len: int
     engine: str
     tokenizer: str
@@ -2030,6 +2037,8 @@ class NewModel(TypedDict, total=False):
     """What can be served.
 
     Attributes:
+        config: The model's config.json as an object, from which its shape is computed; null: none, and the engine
+            model must know the name.
         max_model_len: Longest prompt plus output, in tokens.
         engine: Engine parameters of the engine model.
         tokenizer: The model's tokenizer.json, a file on the gateways' machines; empty: prompts are estimated.
@@ -2041,6 +2050,7 @@ class NewModel(TypedDict, total=False):
 
     name: Required[str]
     hugging_face_id: str
+    config: Mapping[str, Any] | None
     max_model_len: Required[int]
     engine: str
     tokenizer: str

@@ -40,7 +40,7 @@ def test_words_say_what_plans_go_by(document: dict[str, object], expected: str) 
     assert words(shape_of_document(document)) == expected
 
 
-def test_windows_are_told_with_their_layers() -> None:
+def test_windows_are_shown_with_their_layers() -> None:
     shape = shape_of_document({**LLAMA, "model_type": "gemma3_text", "sliding_window": 1024, "head_dim": 128})
     assert words(shape).endswith("27 of 32 layers attend to 1,024 tokens")
     shape = shape_of_document({**LLAMA, "model_type": "mistral", "sliding_window": 4096})
@@ -54,7 +54,7 @@ def test_room_is_what_the_cache_has_beside_the_weights() -> None:
     assert found.reason == ""
 
 
-def test_misfit_is_told_in_figures() -> None:
+def test_misfit_is_explained_in_figures() -> None:
     key = shape_of_document({**LLAMA, "num_hidden_layers": 320}).key
     one, two = fits(key, ["L40S-48GB"], (1, 8), "vllm-v1")
     assert not one.fits
