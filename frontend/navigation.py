@@ -52,6 +52,7 @@ GROUPS: tuple[tuple[str, tuple[Area, ...]], ...] = (
             Area("Sites", "sites", "s", ("site",)),
             Area("Pools", "pools-page", "p", ("pool",)),
             Area("Nodes", "nodes", "n", ("node",)),
+            Area("GPU types", "gpu-types", "y", ("gpu-type",)),
             Area("Models", "models", "m", ("model",)),
             Area("Services", "services", "v", ("service",)),
             Area("Carbon feeds", "feeds", "f", ("feed",)),

@@ -11,7 +11,7 @@ from typing import Any
 
 from celery import Celery
 from celery.schedules import schedule
-from celery.signals import worker_process_init
+from celery.signals import task_prerun, worker_process_init
 
 from core.types import Loop
 from greenserve import task_counts  # noqa: F401 - counts each task
@@ -29,6 +29,14 @@ app.autodiscover_tasks(["scheduler", "telemetry"])
 def _leash_pool_process(**_: Any) -> None:
     """A pool process whose worker is killed would otherwise live on and hold its task's database connection."""
     set_leash(signal.SIGKILL)
+
+
+@task_prerun.connect
+def _know_gpu_types(**_: Any) -> None:
+    """Lets tasks plan with the types that were stored meanwhile."""
+    from pools import gpu_type_rows
+
+    gpu_type_rows.refresh_if_due()
 
 
 @app.on_after_configure.connect
@@ -55,6 +63,7 @@ def _beat(sender: Celery, **_: Any) -> None:
         ("refresh carbon feeds", "telemetry.tasks.refresh_carbon_feeds", settings.GREENSERVE_CARBON_TICK_S),
         ("record load", "telemetry.tasks.record_load", 60.0),
         ("score forecasts", "telemetry.tasks.score_forecasts", 120.0),
+        ("calibrate engines", "telemetry.tasks.calibrate_engines", 30.0),
         ("keep partitions", "telemetry.tasks.keep_partitions", 3600.0),
         ("judge alerts", "telemetry.tasks.judge_alerts", settings.GREENSERVE_ALERTS["period_s"]),
         ("tidy alerts", "telemetry.tasks.tidy_alerts", 3600.0),

@@ -59,6 +59,7 @@ MIDDLEWARE = [
     "django_htmx.middleware.HtmxMiddleware",
     "frontend.reader_choices.TimeZoneMiddleware",
     "frontend.people.sign_in.PasswordMiddleware",
+    "pools.gpu_type_rows.GpuTypesMiddleware",
     "allauth.account.middleware.AccountMiddleware",
 ]
 
@@ -296,6 +297,7 @@ GREENSERVE_ALERTS: dict[str, Any] = {
         "telemetry.alerts.sources.POWER",
         "telemetry.alerts.sources.QUEUES",
         "telemetry.alerts.sources.CRASHES",
+        "telemetry.alerts.engine_drift.ENGINE_DRIFT",
         "telemetry.alerts.budgets.BUDGETS",
         "scheduler.alert_sources.EPOCHS",
     ),

@@ -34,7 +34,7 @@ from . import confirmations, model_config
 
 PAGE = 50
 AREAS = (
-    ("Fleet", ("sites", "clusters", "nodes", "gpus")),
+    ("Fleet", ("sites", "clusters", "nodes", "gpu-types", "gpus")),
     ("What is served", ("models", "services", "slos", "pools", "partitions", "classes", "profiles", "tenants")),
     (
         "Carbon and prices",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from core.cells import csv_text
 from core.chart_values import COLOURS
 from core.engine.engine_model import engine_model, gpu
+from core.engine.engine_params import FITTED, GPUS
 from core.engine.parameter_caches import cached
 from core.types import Limits
 from frontend import formats
@@ -139,6 +140,8 @@ def heat(cells: Sequence[ClockPoint], look: Look, what: str, basis: str) -> tupl
     known = [cell for cell in cells if cell.energy_per_token_j is not None]
     best = min(known, key=lambda c: c.energy_per_token_j or 0.0, default=None)
     values = [[by[tp, mhz].energy_per_token_j for mhz in clocks] for tp in degrees]
+    sheet = " (the GPU by data sheet)" if what in GPUS and what not in FITTED else ""
+    source = f"modelled by the engine model{sheet}, {basis}, each at its largest rate; blank: no rate keeps the limits."
     trace: Figure = {
         "type": "heatmap",
         "x": [f"{mhz:.0f}" for mhz in clocks],
@@ -164,8 +167,7 @@ def heat(cells: Sequence[ClockPoint], look: Look, what: str, basis: str) -> tupl
         "SM clock, MHz",
         "",
         question=f"How do TP degree and clock change the energy of a token on {what}?",
-        source=f"modelled by the engine model, {basis}, each at its largest rate; blank: no rate keeps the limits."
-        + least,
+        source=source + least,
         empty=not known,
     )
     figure["layout"]["xaxis"]["type"] = figure["layout"]["yaxis"]["type"] = "category"

@@ -24,7 +24,7 @@ from telemetry.models import MeterMark
 from telemetry.selectors import single_entities
 from telemetry.selectors.frames import TimeRange
 
-from . import chart_pages, joining
+from . import chart_pages, gpu_types, joining
 from .listing import Column, listing
 
 COLUMNS = (
@@ -68,11 +68,13 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class GpuRow:
-    """`missing_s`: how long the meter was silent in the last day, since it was first heard."""
+    """`missing_s`: how long the meter was silent in the last day, since it was first heard. `basis`: what plans know of
+    its type, measured or by data sheet; empty: nothing."""
 
     row: Any
     age_s: float | None
     missing_s: float | None
+    basis: str
 
 
 def rows(request: HttpRequest, now_s: float, minute_s: float | None) -> list[NodeRow]:
@@ -225,10 +227,11 @@ def _gpus(node: Node, now_s: float) -> list[GpuRow]:
 
 def _gpu(row: Any, opened_at: Any, now_s: float) -> GpuRow:
     age_s = max(0.0, now_s - row.seen_at.timestamp()) if row.seen_at else None
+    basis = gpu_types.basis(row.gpu_type)
     if row.heard_s is None or opened_at is None:
-        return GpuRow(row, age_s, None)
+        return GpuRow(row, age_s, None, basis)
     span_s = min(DAY_S, now_s // 60 * 60 - opened_at.timestamp())
-    return GpuRow(row, age_s, max(0.0, span_s - row.heard_s))
+    return GpuRow(row, age_s, max(0.0, span_s - row.heard_s), basis)
 
 
 @never_cache

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from . import feeds, jobs, joining, model_cards, nodes, pools, services, sites
+from . import feeds, gpu_types, jobs, joining, model_cards, nodes, pools, services, sites
 
 urlpatterns = [
     path("sites/", sites.sites, name="sites"),
@@ -14,6 +14,8 @@ urlpatterns = [
     path("nodes/<slug:name>/gpus/", nodes.node_gpus, name="node-gpus"),
     path("nodes/<slug:name>/join-token/", joining.new_token, name="node-join-token"),
     path("nodes/<slug:name>/figures.json", nodes.node_figures, name="node-figures"),
+    path("gpu-types/", gpu_types.gpu_types, name="gpu-types"),
+    path("gpu-types/<str:name>/", gpu_types.gpu_type, name="gpu-type"),
     path("models/", model_cards.models, name="models"),
     path("models/<int:model_id>/", model_cards.model, name="model"),
     path("models/<int:model_id>/figures.json", model_cards.model_figures, name="model-figures"),

@@ -111,6 +111,16 @@ _ALL = (
     Kind("clusters", "cluster", ("site", "name"), _fields("site:name=sites! name:text!")),
     Kind("nodes", "node", ("name",), _fields("cluster:name=clusters! name:text! simulated:flag schedulable:flag")),
     Kind(
+        "gpu-types",
+        "GPU type",
+        ("name",),
+        _fields(
+            "name:text! driver_names:list peak_tflops:number! fp8_tflops:number? memory_gb:number!"
+            " memory_gb_per_s:number! link_gb_per_s:number! tdp_w:number! idle_w:number? min_mhz:number!"
+            " max_mhz:number! like:text! source:text! assumed:list"
+        ),
+    ),
+    Kind(
         "gpus",
         "GPU",
         ("node", "index"),

@@ -17,7 +17,7 @@ import msgspec
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 Arm = Literal["A", "B"]
-Basis = Literal["usage", "allocation", "marginal"]
+Basis = Literal["measured", "data sheet"]
 Cadence = Literal["weekly", "monthly"]
 ConsequenceLevel = Literal["error", "warning", "info"]
 DecisionKind = Literal["carbon", "scale", "shard", "clock", "deferral"]
@@ -71,6 +71,7 @@ Signal = Literal["average", "marginal", "price"]
 SloKind = Literal["ttft", "tpot", "e2e"]
 State = Literal["open", "acknowledged", "resolved"]
 Status = Literal["pending", "approved", "rejected", "expired", "outdated"]
+TenantBillBasis = Literal["usage", "allocation", "marginal"]
 TrialState = Literal["planned", "running", "done", "cancelled"]
 
 
@@ -618,6 +619,44 @@ class GpuHourRate(msgspec.Struct, frozen=True, kw_only=True):
     etag: str
 
 
+class GpuType(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU product beyond those that are shipped, by its data sheet. Plans count with wide margins.
+
+    Attributes:
+        name: For example L40S-48GB.
+        driver_names: Names by which drivers know it: ["NVIDIA L40S"].
+        peak_tflops: Dense, at 16 bit.
+        fp8_tflops: Dense, at 8 bit; empty: it has no such units.
+        memory_gb: Billions of bytes, as its driver says.
+        memory_gb_per_s: Bandwidth of its memory.
+        link_gb_per_s: To the other GPUs of its node, both directions together.
+        idle_w: With nothing loaded; empty: as the type it is like.
+        min_mhz: Lowest SM clock.
+        max_mhz: Highest SM clock.
+        like: The measured type whose efficiencies it is given until it has a profile of its own.
+        source: Where these figures are from.
+        assumed: Fields that the source lacks: ["min_mhz"].
+    """
+
+    id: int
+    url: str
+    name: str
+    driver_names: tuple[Any, ...]
+    peak_tflops: float
+    fp8_tflops: float | None
+    memory_gb: float
+    memory_gb_per_s: float
+    link_gb_per_s: float
+    tdp_w: float
+    idle_w: float | None
+    min_mhz: float
+    max_mhz: float
+    like: str
+    source: str
+    assumed: tuple[Any, ...]
+    etag: str
+
+
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """The API's instance."""
 
@@ -681,11 +720,14 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
-    """`broker_url`: the Redis through which the node's agent hears and reports; it may hold a password."""
+    """`broker_url`: the Redis through which the node's agent hears and reports; it may hold a password. `notes`:
+    what is to be known of the types of its GPUs.
+    """
 
     node: str
     cluster: str
     broker_url: str
+    notes: tuple[str, ...]
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -1189,6 +1231,30 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     etag: str
 
 
+class ShippedGpuType(msgspec.Struct, frozen=True, kw_only=True):
+    """A type by its data sheet, with the fields of those that operators enter.
+
+    Attributes:
+        basis: Measured: its parameters were fitted to published measurements. Else plans keep wide margins.
+    """
+
+    name: str
+    basis: Basis
+    driver_names: tuple[str, ...]
+    peak_tflops: float
+    fp8_tflops: float | None
+    memory_gb: float
+    memory_gb_per_s: float
+    link_gb_per_s: float
+    tdp_w: float
+    idle_w: float | None
+    min_mhz: float
+    max_mhz: float
+    like: str
+    source: str
+    assumed: tuple[str, ...]
+
+
 class Silence(msgspec.Struct, frozen=True, kw_only=True):
     """The API's silence."""
 
@@ -1395,7 +1461,7 @@ class TenantBill(msgspec.Struct, frozen=True, kw_only=True):
 
     tenant: str
     month: str
-    basis: Basis
+    basis: TenantBillBasis
     report: BillReport | None
     older: bool
     totals: tuple[BillSums, ...]
@@ -1702,6 +1768,25 @@ class ContractHourChange(ContractHourChanges):
     etag: Required[str]
 
 
+class DataSheet(TypedDict, total=False):
+    """A GPU type's data sheet: FLOP/s dense, bytes/s, GB, W and MHz."""
+
+    name: Required[str]
+    peak_flops: Required[float]
+    hbm_bw: Required[float]
+    mem_gb: Required[float]
+    tdp_w: Required[float]
+    f_max: Required[float]
+    f_min: Required[float]
+    link_bw: Required[float]
+    like: Required[str]
+    source: Required[str]
+    fp8_flops: float
+    idle_w: float
+    nvml: Sequence[str]
+    assumed: Sequence[str]
+
+
 class EmbodiedFactorChanges(TypedDict, total=False):
     """Emissions of making a GPU and its share of the server.
 
@@ -1815,7 +1900,12 @@ class GpuHourRateChange(GpuHourRateChanges):
 
 
 class GpuOffer(TypedDict, total=False):
-    """A GPU as the driver describes it; null where the driver does not say."""
+    """A GPU as the driver describes it; null where the driver does not say.
+
+    Attributes:
+        sheet: Of a type that the machine does not know, by its driver's figures.
+        lacking: The figures for want of which there is no sheet.
+    """
 
     uuid: Required[str]
     index: Required[int]
@@ -1827,6 +1917,50 @@ class GpuOffer(TypedDict, total=False):
     tdp_w: float | None
     nvlinks: int | None
     mig_slices: int | None
+    sheet: DataSheet | None
+    lacking: Sequence[str]
+
+
+class GpuTypeChanges(TypedDict, total=False):
+    """A GPU product beyond those that are shipped, by its data sheet. Plans count with wide margins.
+
+    Attributes:
+        name: For example L40S-48GB.
+        driver_names: Names by which drivers know it: ["NVIDIA L40S"].
+        peak_tflops: Dense, at 16 bit.
+        fp8_tflops: Dense, at 8 bit; empty: it has no such units.
+        memory_gb: Billions of bytes, as its driver says.
+        memory_gb_per_s: Bandwidth of its memory.
+        link_gb_per_s: To the other GPUs of its node, both directions together.
+        idle_w: With nothing loaded; empty: as the type it is like.
+        min_mhz: Lowest SM clock.
+        max_mhz: Highest SM clock.
+        like: The measured type whose efficiencies it is given until it has a profile of its own.
+        source: Where these figures are from.
+        assumed: Fields that the source lacks: ["min_mhz"].
+    """
+
+    name: str
+    driver_names: Sequence[Any]
+    peak_tflops: float
+    fp8_tflops: float | None
+    memory_gb: float
+    memory_gb_per_s: float
+    link_gb_per_s: float
+    tdp_w: float
+    idle_w: float | None
+    min_mhz: float
+    max_mhz: float
+    like: str
+    source: str
+    assumed: Sequence[Any]
+
+
+class GpuTypeChange(GpuTypeChanges):
+    """Changes of one row, in a list of them: its id, and the etag that was read."""
+
+    id: Required[int]
+    etag: Required[str]
 
 
 class ModelChanges(TypedDict, total=False):
@@ -2031,6 +2165,41 @@ class NewGpuHourRate(TypedDict, total=False):
     valid_to: datetime | None
     source: Required[str]
     version: Required[str]
+
+
+class NewGpuType(TypedDict, total=False):
+    """A GPU product beyond those that are shipped, by its data sheet. Plans count with wide margins.
+
+    Attributes:
+        name: For example L40S-48GB.
+        driver_names: Names by which drivers know it: ["NVIDIA L40S"].
+        peak_tflops: Dense, at 16 bit.
+        fp8_tflops: Dense, at 8 bit; empty: it has no such units.
+        memory_gb: Billions of bytes, as its driver says.
+        memory_gb_per_s: Bandwidth of its memory.
+        link_gb_per_s: To the other GPUs of its node, both directions together.
+        idle_w: With nothing loaded; empty: as the type it is like.
+        min_mhz: Lowest SM clock.
+        max_mhz: Highest SM clock.
+        like: The measured type whose efficiencies it is given until it has a profile of its own.
+        source: Where these figures are from.
+        assumed: Fields that the source lacks: ["min_mhz"].
+    """
+
+    name: Required[str]
+    driver_names: Sequence[Any]
+    peak_tflops: Required[float]
+    fp8_tflops: float | None
+    memory_gb: Required[float]
+    memory_gb_per_s: Required[float]
+    link_gb_per_s: Required[float]
+    tdp_w: Required[float]
+    idle_w: float | None
+    min_mhz: Required[float]
+    max_mhz: Required[float]
+    like: Required[str]
+    source: Required[str]
+    assumed: Sequence[Any]
 
 
 class NewModel(TypedDict, total=False):

@@ -969,6 +969,115 @@ class GpuRates:
         )
 
 
+class GpuTypes:
+    """`/api/v1/gpu-types/`"""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def change_many(self, bodies: Sequence[m.GpuTypeChange], /) -> tuple[m.GpuType, ...]:
+        """Changes several: each item has `id`, `etag` and the fields to change. All or none."""
+        return self._transport.read(Call("PATCH", "gpu-types/", body=bodies), tuple[m.GpuType, ...])
+
+    def create(self, *, idempotency_key: str | None = None, **fields: Unpack[m.NewGpuType]) -> m.GpuType:
+        """Makes one, or each of a list: all or none."""
+        return self._transport.read(Call("POST", "gpu-types/", body=fields, key=new_key(idempotency_key)), m.GpuType)
+
+    def create_many(
+        self, bodies: Sequence[m.NewGpuType], /, *, idempotency_key: str | None = None
+    ) -> tuple[m.GpuType, ...]:
+        """Makes one, or each of a list: all or none."""
+        return self._transport.read(
+            Call("POST", "gpu-types/", body=bodies, key=new_key(idempotency_key)), tuple[m.GpuType, ...]
+        )
+
+    def list(
+        self,
+        *,
+        like: str | None = None,
+        name: str | None = None,
+        ordering: Literal[
+            "name",
+            "-name",
+            "peak_tflops",
+            "-peak_tflops",
+            "memory_gb",
+            "-memory_gb",
+            "memory_gb_per_s",
+            "-memory_gb_per_s",
+            "link_gb_per_s",
+            "-link_gb_per_s",
+            "tdp_w",
+            "-tdp_w",
+            "min_mhz",
+            "-min_mhz",
+            "max_mhz",
+            "-max_mhz",
+            "like",
+            "-like",
+            "source",
+            "-source",
+            "id",
+            "-id",
+        ]
+        | None = None,
+        source: str | None = None,
+        page_size: int = PAGE_SIZE,
+    ) -> Rows[m.GpuType]:
+        """Returns the rows, a page at a time. A GPU product beyond those that are shipped, by its data sheet. Plans
+        count with wide margins.
+
+        Args:
+            like: The measured type whose efficiencies it is given until it has a profile of its own.
+            name: For example L40S-48GB.
+            ordering: The field to order by; with a minus the largest first.
+            source: Where these figures are from.
+        """
+        return Rows(
+            self._transport,
+            Call(
+                "GET",
+                "gpu-types/",
+                {"like": like, "name": name, "ordering": ordering, "source": source, "limit": page_size},
+            ),
+            m.GpuType,
+        )
+
+    def validate(self, **fields: Unpack[m.NewGpuType]) -> m.ValidationResult:
+        """Returns the consequences of making this; nothing is stored. Of a list each is tried after those before it:
+        with `id` it is changed so, without it is made. The answer is a list of results in its order.
+        """
+        return self._transport.read(Call("POST", "gpu-types/validate/", body=fields, harmless=True), m.ValidationResult)
+
+    def validate_many(self, bodies: Sequence[m.NewGpuType | m.GpuTypeChange], /) -> tuple[m.ValidationResult, ...]:
+        """Returns the consequences of making this; nothing is stored. Of a list each is tried after those before it:
+        with `id` it is changed so, without it is made. The answer is a list of results in its order.
+        """
+        return self._transport.read(
+            Call("POST", "gpu-types/validate/", body=bodies, harmless=True), tuple[m.ValidationResult, ...]
+        )
+
+    def change(self, key: str | int, /, *, etag: str, **fields: Unpack[m.GpuTypeChanges]) -> m.GpuType:
+        """Changes the fields that are sent. Of what comes in versions it enters another one (201): none is changed."""
+        return self._transport.read(Call("PATCH", f"gpu-types/{key_segment(key)}/", body=fields, etag=etag), m.GpuType)
+
+    def delete(self, key: str | int, /, *, etag: str) -> None:
+        """Deletes it. 409 where something else rests on it, which the answer names."""
+        self._transport.send(Call("DELETE", f"gpu-types/{key_segment(key)}/", etag=etag))
+
+    def get(self, key: str | int, /) -> m.GpuType:
+        """Returns one. A GPU product beyond those that are shipped, by its data sheet. Plans count with wide
+        margins.
+        """
+        return self._transport.read(Call("GET", f"gpu-types/{key_segment(key)}/"), m.GpuType)
+
+    def validate_change(self, key: str | int, /, **fields: Unpack[m.GpuTypeChanges]) -> m.ValidationResult:
+        """Returns the consequences of changing it in this way; nothing is stored."""
+        return self._transport.read(
+            Call("POST", f"gpu-types/{key_segment(key)}/validate/", body=fields, harmless=True), m.ValidationResult
+        )
+
+
 class Gpus:
     """`/api/v1/gpus/`"""
 
@@ -2624,6 +2733,17 @@ class Services:
         )
 
 
+class ShippedGpuTypes:
+    """`/api/v1/shipped-gpu-types/`"""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(self) -> Rows[m.ShippedGpuType]:
+        """Returns what plans know of GPUs without anybody's entry; none of it can be changed."""
+        return Rows(self._transport, Call("GET", "shipped-gpu-types/"), m.ShippedGpuType)
+
+
 class Sites:
     """`/api/v1/sites/`"""
 
@@ -3107,7 +3227,7 @@ class Tenants:
             Call("POST", f"tenants/{key_segment(key)}/validate/", body=fields, harmless=True), m.ValidationResult
         )
 
-    def bill(self, name: str, /, *, basis: m.Basis | None = None, month: str | None = None) -> m.TenantBill:
+    def bill(self, name: str, /, *, basis: m.TenantBillBasis | None = None, month: str | None = None) -> m.TenantBill:
         """Returns a tenant's part of a month's fully loaded bill: the same to the digit as the report's.
 
         Args:
@@ -3291,6 +3411,7 @@ class Resources:
         self.experiments = Experiments(transport)
         self.feeds = Feeds(transport)
         self.gpu_rates = GpuRates(transport)
+        self.gpu_types = GpuTypes(transport)
         self.gpus = Gpus(transport)
         self.instances = Instances(transport)
         self.instrument_hours = InstrumentHours(transport)
@@ -3312,6 +3433,7 @@ class Resources:
         self.requests = Requests(transport)
         self.series = Series(transport)
         self.services = Services(transport)
+        self.shipped_gpu_types = ShippedGpuTypes(transport)
         self.sites = Sites(transport)
         self.slos = Slos(transport)
         self.studies = Studies(transport)

@@ -13,14 +13,17 @@ from typing import Any
 
 import msgspec
 
+from core.engine.gpu_types import GpuType
+
 
 class Plan(msgspec.Struct, frozen=True):
-    """`simulated_nodes` are GPUs by node (see pools.models). `credentials` is the demo's (see pools.demo); None without
-    the demo."""
+    """`simulated_nodes` are GPUs by node (see pools.models), `gpu_types` those that operators entered. `credentials` is
+    the demo's (see pools.demo); None without the demo."""
 
     simulated_nodes: dict[str, list[tuple[str, int]]]
     model: str | None
     credentials: dict[str, Any] | None
+    gpu_types: list[GpuType] = []
 
 
 def prepare() -> Plan:
@@ -49,9 +52,11 @@ def prepare() -> Plan:
         if settings.DEMO_DAYS:
             call_command("seed_demo", stdout=sys.stderr)
         credentials = ensure_demo_credentials(settings.ENV.var_dir)
+    from pools.models import GpuType as Row
     from pools.models import simulated_gpus
 
-    return Plan(simulated_nodes=simulated_gpus(), model=_model(), credentials=credentials)
+    types = [row.sheet() for row in Row.objects.all()]
+    return Plan(simulated_nodes=simulated_gpus(), model=_model(), credentials=credentials, gpu_types=types)
 
 
 def _half_way() -> list[str]:

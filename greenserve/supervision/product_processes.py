@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from core.engine.gpu_type_fields import values_of
+from core.engine.gpu_types import GpuType
 from greenserve import env
 from greenserve.process import Spec
 from greenserve.servers import embedded
@@ -95,8 +98,13 @@ def background(config: env.Env) -> list[Spec]:
     ]
 
 
-def simulated_node(config: env.Env, node: str, gpus: Sequence[tuple[str, int]], port: int) -> Spec:
+def simulated_node(
+    config: env.Env, node: str, gpus: Sequence[tuple[str, int]], port: int, types: Mapping[str, GpuType]
+) -> Spec:
+    """Returns a machine's process. `types`: those that operators entered, by name."""
     words = [word for gpu_type, count in gpus for word in ("--gpu", f"{gpu_type}:{count}")]
+    for name in dict.fromkeys(gpu_type for gpu_type, _ in gpus if gpu_type in types):
+        words += ["--gpu-type", json.dumps({"name": name, **values_of(types[name])})]
     speedup = str(config.demo_speedup if config.demo else 1.0)
     where = ("--node", node, "--port", str(port), "--var", str(config.var_dir))
     return _python(config, f"simnode.{node}", "-m", "pools.simnode", *where, *words, "--transition-speedup", speedup)

@@ -7,11 +7,12 @@ a node that a person adds or removes, and needs no database.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import redis
 
+from core.engine.gpu_types import GpuType
 from greenserve import env
 from greenserve.process import StartError
 from greenserve.supervision import preflight, product_processes
@@ -33,6 +34,7 @@ class SimulatedNodes:
         self._began_at_s = time.time()
         self._ports: dict[str, int] = {}
         self._wanted: Gpus = {}
+        self._types: dict[str, GpuType] = {}  # that operators entered
         self._version: int | None = None
         self._looked_mono_s = float("-inf")
 
@@ -51,6 +53,10 @@ class SimulatedNodes:
         except StartError as error:
             self._report(f"{error}; tried again each {LOOK_EVERY_S:g} s")
 
+    def know(self, types: Iterable[GpuType]) -> None:
+        """Says what GPU types operators entered."""
+        self._types = {one.name: one for one in types}
+
     def run(self, wanted: Gpus) -> None:
         """Starts what is `wanted` and does not run. Asks what is not wanted, or not with these GPUs, to stop; what is
         to run with others starts once the old process has ended. Raises StartError."""
@@ -59,7 +65,7 @@ class SimulatedNodes:
             self._dismiss(f"node.{node}", f"simnode.{node}")
         self._ports = preflight.control_ports(self._config.var_dir, wanted, self._ports)
         machines = [
-            product_processes.simulated_node(self._config, node, gpus, self._ports[node])
+            product_processes.simulated_node(self._config, node, gpus, self._ports[node], self._types)
             for node, gpus in wanted.items()
         ]
         agents = [product_processes.agent(self._config, node, self._ports[node]) for node in wanted]
@@ -86,5 +92,6 @@ class SimulatedNodes:
             return self._wanted
         texts: Any = self._client.mget([wire.desired_key(node) for node in index.nodes]) if index.nodes else []
         self._version = index.version
+        self.know(index.gpu_types)
         nodes = [wire.decode(text, wire.DesiredNode) for text in texts if text is not None]
         return {node.node: node.simulated_gpus for node in nodes if node.simulated_gpus}

@@ -86,6 +86,7 @@ def _start(config: env.Env, supervisor: Supervisor, nodes: SimulatedNodes, repor
         supervisor.start(spec)
     if config.picker_port is not None:
         supervisor.start(product_processes.picker(config, config.picker_port))
+    nodes.know(plan.gpu_types)
     nodes.run(plan.simulated_nodes)
     if config.demo and config.demo_rps > 0 and plan.model:
         supervisor.start(product_processes.traffic(config, plan.model))

@@ -9,6 +9,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -41,6 +42,8 @@ def offer(token: str, name: str, inventory: Inventory) -> NodeOffer:
                 tdp_w=gpu.tdp_w,
                 nvlinks=gpu.nvlinks,
                 mig_slices=gpu.mig_slices,
+                sheet=None if gpu.sheet is None else replace(gpu.sheet, source=f"as the driver says, node {name}"),
+                lacking=list(gpu.lacking),
             )
         )
     return NodeOffer(token, name, inventory.driver, gpus)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from core.engine.gpu_types import GpuType
 from pools.wire import Message
 
 
 class GpuOffer(Message, frozen=True):
-    """A GPU as the driver describes it; None: it does not say."""
+    """A GPU as the driver describes it; None: it does not say.
+
+    `sheet`: of a type that the machine does not know, the data sheet that the driver's figures come to. `lacking`: the
+    figures for want of which there is none.
+    """
 
     uuid: str
     index: int
@@ -18,6 +23,8 @@ class GpuOffer(Message, frozen=True):
     tdp_w: float | None = None
     nvlinks: int | None = None
     mig_slices: int | None = None
+    sheet: GpuType | None = None
+    lacking: list[str] = []
 
 
 class NodeOffer(Message, frozen=True):
@@ -28,8 +35,12 @@ class NodeOffer(Message, frozen=True):
 
 
 class Joined(Message, frozen=True):
-    """`broker_url`: the control plane's Redis, through which the agent hears and reports; it may hold a password."""
+    """`broker_url`: the control plane's Redis, through which the agent hears and reports; it may hold a password.
+
+    `notes`: what is to be known of the node's GPU types.
+    """
 
     node: str
     cluster: str
     broker_url: str
+    notes: list[str] = []

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 
+from core.engine import gpu_types
 from core.ports import (
     AdapterError,
     EngineControl,
@@ -157,6 +158,7 @@ class AgentLoop:
             return True
         if desired is not None:
             self._desired = desired
+            gpu_types.declare(desired.gpu_types)
         elif self._desired is None:
             view.errors.append("no desired state yet; what runs is kept")
         else:

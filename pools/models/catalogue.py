@@ -13,6 +13,7 @@ from django.db.models import F, Q
 from core.engine import gpu_types
 from core.engine.engine_launch import DTYPES, EngineLaunch
 from core.engine.engine_params import FITTED
+from core.engine.gpu_type_fields import FIGURES, checked, sheet_of, values_of
 from core.engine.model_config import BadConfig
 from core.types import Limits
 from pools.model_files.hugging_face import parse, shape_of_document
@@ -155,46 +156,24 @@ class GpuType(models.Model):
             words = getattr(self, name)
             if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
                 raise ValidationError({name: "Write a list of words."})
-        if unknown := sorted(set(self.assumed) - _SHEET.keys()):
-            raise ValidationError({"assumed": f"No such fields: {', '.join(unknown)}; known are {', '.join(_SHEET)}."})
+        if unknown := sorted(set(self.assumed) - FIGURES.keys()):
+            known = ", ".join(FIGURES)
+            raise ValidationError({"assumed": f"No such fields: {', '.join(unknown)}; known are {known}."})
         try:
-            self.sheet().check(FITTED)
+            checked(self.sheet(), FITTED)
         except gpu_types.BadGpuType as error:
-            own = next((name for name, theirs in _SHEET.items() if theirs == error.field_name), error.field_name)
-            raise ValidationError({own: str(error).partition(": ")[2]}) from None
+            if getattr(self, error.field_name, "") is not None:  # what is missing is said already
+                raise ValidationError({error.field_name: str(error).partition(": ")[2]}) from None
+
+    @classmethod
+    def of_sheet(cls, sheet: gpu_types.GpuType) -> GpuType:
+        """Returns a row, not stored, that says the same."""
+        return cls(name=sheet.name, **values_of(sheet))
 
     def sheet(self) -> gpu_types.GpuType:
         """Returns the data sheet as the engine model reads it."""
-        return gpu_types.GpuType(
-            name=self.name,
-            peak_flops=self.peak_tflops * 1e12,
-            hbm_bw=self.memory_gb_per_s * 1e9,
-            mem_gb=self.memory_gb,
-            tdp_w=self.tdp_w,
-            f_max=self.max_mhz,
-            f_min=self.min_mhz,
-            link_bw=self.link_gb_per_s * 1e9,
-            like=self.like,
-            source=self.source,
-            fp8_flops=(self.fp8_tflops or 0.0) * 1e12,
-            idle_w=self.idle_w or 0.0,
-            nvml=tuple(self.driver_names),
-            assumed=tuple(_SHEET[name] for name in self.assumed),
-        )
-
-
-# Of each field of a data sheet its name in the engine model.
-_SHEET = {
-    "peak_tflops": "peak_flops",
-    "fp8_tflops": "fp8_flops",
-    "memory_gb": "mem_gb",
-    "memory_gb_per_s": "hbm_bw",
-    "link_gb_per_s": "link_bw",
-    "tdp_w": "tdp_w",
-    "idle_w": "idle_w",
-    "min_mhz": "f_min",
-    "max_mhz": "f_max",
-}
+        names = (*FIGURES, "like", "source", "driver_names", "assumed")
+        return sheet_of(self.name, {name: getattr(self, name) for name in names})
 
 
 class Partition(models.Model):

@@ -12,10 +12,14 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
+from core.engine import gpu_types
+from core.engine.engine_params import GPUS
+from core.engine.profiles import UNCATALOGUED
+from pools import gpu_type_rows
 from pools.access import audit
 from pools.access.audit import Actor
 from pools.agent.join_messages import GpuOffer, NodeOffer
-from pools.models import Cluster, Gpu, JoinToken, Node
+from pools.models import Cluster, Gpu, GpuType, JoinToken, Node
 from pools.writes import KEY_PREFIX_LENGTH, hash_secret
 
 TOKEN_PREFIX = "gsj_"
@@ -41,11 +45,13 @@ def issue(actor: Actor, cluster: Cluster, lifetime: timedelta = LIFETIME) -> tup
 
 
 @transaction.atomic
-def join(offer: NodeOffer, now: datetime) -> Node:
+def join(offer: NodeOffer, now: datetime) -> tuple[Node, list[str]]:
     """Makes the machine a node of the token's cluster; one that is there already has its GPUs brought up to date.
 
-    New nodes are metered and closed to planning: an operator opens them once their agent runs engines.
+    New nodes are metered and closed to planning: an operator opens them once their agent runs engines. A GPU type that
+    is not known is entered as the driver describes it. Returns the node, and what is to be known of its GPUs' types.
     """
+    gpu_type_rows.refresh()
     token = JoinToken.objects.select_for_update().filter(token_hash=hash_secret(offer.token)).first()
     if token is None or token.used_at is not None or token.expires_at <= now:
         why = "is not known" if token is None else "was used" if token.used_at is not None else "has expired"
@@ -60,16 +66,47 @@ def join(offer: NodeOffer, now: datetime) -> Node:
     elif node.simulated or node.cluster_id != token.cluster_id:
         where = "a simulated node" if node.simulated else f"a node of {node.cluster}"
         raise ValidationError({"name": f"'{offer.name}' is the name of {where}; join with another, by --name."})
+    actor = Actor(key=str(token), channel="api")
+    notes: list[str] = []
     for gpu in offer.gpus:
-        _store(node, gpu)
+        kind = _type_of(actor, gpu, notes)
+        _store(node, gpu, kind)
     token.used_at, token.node = now, node
     token.save(update_fields=["used_at", "node"])
     after = {**audit.values(node), "driver": offer.driver, "gpus": [f"{gpu.gpu_type} {gpu.uuid}" for gpu in offer.gpus]}
-    audit.record(Actor(key=str(token), channel="api"), "join", node, None, after)
-    return node
+    audit.record(actor, "join", node, None, after)
+    return node, list(dict.fromkeys(notes))
 
 
-def _store(node: Node, offer: GpuOffer) -> None:
+def _type_of(actor: Actor, offer: GpuOffer, notes: list[str]) -> str:
+    """Returns the GPU's type, which is entered where nobody knows it and the driver tells enough of it."""
+    if (known := gpu_types.named_by_driver(offer.name)) is not None:
+        return known.name
+    if offer.gpu_type in GPUS or offer.gpu_type == UNCATALOGUED:
+        return offer.gpu_type
+    enter = f"Plans leave GPUs of the type {offer.gpu_type} out; enter its data sheet under Configure, GPU types"
+    if offer.sheet is None:
+        if offer.lacking:
+            enter = f"{enter}: the driver does not tell its {', '.join(offer.lacking)}"
+        notes.append(f"{enter}.")
+        return offer.gpu_type
+    row = GpuType.of_sheet(offer.sheet)
+    try:
+        row.full_clean()
+    except ValidationError as error:
+        notes.append(f"{enter}: what the driver says is not possible ({' '.join(error.messages)})")
+        return offer.gpu_type
+    row.save()
+    audit.record(actor, "created", row, None, audit.values(row))
+    gpu_type_rows.refresh()
+    notes.append(
+        f"The GPU type {row.name} is entered as the driver describes it. Plans keep wide margins until a node with it "
+        f"has been profiled; its {', '.join(row.assumed)} are assumed: correct them under Configure, GPU types."
+    )
+    return row.name
+
+
+def _store(node: Node, offer: GpuOffer, kind: str) -> None:
     known = Gpu.objects.filter(uuid=offer.uuid).select_related("node").first()
     if known is not None and known.node_id != node.pk:
         raise ValidationError({"gpus": f"{offer.uuid} belongs to node {known.node.name}; delete it there first."})
@@ -77,7 +114,7 @@ def _store(node: Node, offer: GpuOffer) -> None:
         what = "its power limit" if offer.tdp_w is None else "the clocks that it offers"
         raise ValidationError({"gpus": f"The driver does not tell {what} for {offer.uuid} ({offer.name})."})
     gpu = known or Gpu(uuid=offer.uuid, node=node)
-    gpu.index, gpu.gpu_type, gpu.memory_gb = offer.index, offer.gpu_type, offer.memory_bytes / 1e9
+    gpu.index, gpu.gpu_type, gpu.memory_gb = offer.index, kind, offer.memory_bytes / 1e9
     gpu.min_mhz, gpu.max_mhz, gpu.tdp_w = offer.min_mhz, offer.max_mhz, offer.tdp_w
     try:
         gpu.full_clean()

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import fcntl
 import gc
+import json
 import logging
 import os
 import re
@@ -18,6 +19,10 @@ from typing import IO
 
 import uvloop
 from aiohttp import web
+
+from core.engine import gpu_types
+from core.engine.engine_params import FITTED
+from core.engine.gpu_type_fields import checked, sheet_of
 
 from .control_api import Control
 from .engine.hand_over import KvLink
@@ -39,8 +44,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m pools.simnode", description=__doc__)
     parser.add_argument("--node", required=True, type=_node_name, help="name of the node")
     parser.add_argument("--port", required=True, type=int, help="port of the control API, on 127.0.0.1")
+    parser.add_argument("--gpu", required=True, action="append", metavar="TYPE:COUNT", help="GPUs; repeat for more")
     parser.add_argument(
-        "--gpu", required=True, action="append", type=_gpu_group, metavar="TYPE:COUNT", help="GPUs; repeat for more"
+        "--gpu-type", action="append", default=[], metavar="JSON", help="a GPU type that is not shipped, with its name"
     )
     parser.add_argument("--var", required=True, type=Path, help="folder for the energy counters")
     parser.add_argument(
@@ -55,14 +61,19 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             f"--kv-{name}-gb-per-s", type=_positive, default=link.bytes_per_s / 1e9, help=f"KV link of engines {where}"
         )
         parser.add_argument(f"--kv-{name}-latency-ms", type=_from_zero, default=link.latency_s * 1e3)
-    return parser.parse_args(argv)
-
-
-def _gpu_group(text: str) -> tuple[str, int]:
+    options = parser.parse_args(argv)
     try:
-        return parse_gpu_group(text)
+        gpu_types.declare([_gpu_type(text) for text in options.gpu_type])
+        options.gpu = [parse_gpu_group(text) for text in options.gpu]
     except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        parser.error(str(error))
+    return options
+
+
+def _gpu_type(text: str) -> gpu_types.GpuType:
+    """Raises ValueError."""
+    values = json.loads(text)
+    return checked(sheet_of(str(values.pop("name", "")), values), FITTED)
 
 
 def _node_name(text: str) -> str:

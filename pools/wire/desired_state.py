@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from core.engine.engine_launch import EngineLaunch
+from core.engine.gpu_types import GpuType
 from core.ports import EngineLimits, EngineOptions
 from pools.wire.message_codec import Message
 
@@ -112,6 +113,7 @@ class DesiredNode(Message, frozen=True):
         clock: The rule of instances that bring none of their own.
         launches: What may be started here later.
         simulated_gpus: Types and counts, by index; empty: its machine is real. The supervisor runs simulated ones.
+        gpu_types: Those of its GPUs that operators entered.
     """
 
     node: str
@@ -121,6 +123,7 @@ class DesiredNode(Message, frozen=True):
     clock: ClockPolicy
     launches: list[EngineLaunch] = []
     simulated_gpus: list[tuple[str, int]] = []
+    gpu_types: list[GpuType] = []
 
 
 class ClockRequest(Message, frozen=True):

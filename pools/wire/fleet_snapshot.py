@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from core.engine.gpu_types import GpuType
 from core.policy.tuning import LadderTuning
 from pools.wire.desired_state import LatencyLimits
 from pools.wire.message_codec import Message
@@ -141,13 +142,17 @@ class FleetKey(Message, frozen=True):
 
 
 class Fleet(Message, frozen=True):
-    """All of it. It travels as a whole to gateways of 0.1.0 alone; others read its parts by the FleetIndex."""
+    """All of it. It travels as a whole to gateways of 0.1.0 alone; others read its parts by the FleetIndex.
+
+    `gpu_types`: those that operators entered.
+    """
 
     version: int
     at_s: float
     services: list[FleetService]
     keys: list[FleetKey]
     nodes: list[str]
+    gpu_types: list[GpuType] = []
 
 
 class FleetIndex(Message, frozen=True):
@@ -159,6 +164,7 @@ class FleetIndex(Message, frozen=True):
         services: By name, the version that last changed it.
         keys: The version that last changed any key.
         keys_since: All keys that changed after this version are listed; who knows of older ones only reads all.
+        gpu_types: All that operators entered.
     """
 
     version: int
@@ -167,3 +173,4 @@ class FleetIndex(Message, frozen=True):
     services: dict[str, int]
     keys: int
     keys_since: int
+    gpu_types: list[GpuType] = []

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from core.engine import gpu_types
 from core.engine.engine_model import UnknownConfiguration
 from core.simulator import fields
 from core.simulator.kernel.simulated import SimulationError
@@ -181,10 +182,14 @@ def opened(document: Mapping[str, Any], files: Files) -> Iterator[Scenario]:
     BadStudy where it names a file that is not the study's.
     """
     check_files(document, files)
+    declared = gpu_types.declared()  # which a scenario's own may replace
     with tempfile.TemporaryDirectory(prefix="greenserve-study-") as folder:
         for name, data in files.items():
             (Path(folder) / name).write_bytes(data)
-        yield parse_scenario(document, Path(folder) / "study.yaml")
+        try:
+            yield parse_scenario(document, Path(folder) / "study.yaml")
+        finally:
+            gpu_types.declare(declared)
 
 
 def check(document: Mapping[str, Any], files: Files, runs: Sequence[RunSpec]) -> None:

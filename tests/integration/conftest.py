@@ -10,8 +10,9 @@ from django.db import transaction
 from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 
+from core.engine import gpu_types
 from greenserve.celery import app
-from pools import demo
+from pools import demo, gpu_type_rows
 from tests.fakes.house import clean_redis
 
 
@@ -43,6 +44,15 @@ def demo_rows(shared_rows: None) -> None:
 def own_celery() -> None:
     """As in the workers: tasks that are sent go to the tests' Redis. Any other application that is made takes over."""
     app.set_current()
+
+
+@pytest.fixture(autouse=True)
+def _own_gpu_types(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Read where something plans, and not each second besides: tests count queries."""
+    monkeypatch.setattr(gpu_type_rows, "EVERY_S", float("inf"))
+    monkeypatch.setattr(gpu_type_rows, "_read_mono_s", 0.0)
+    yield
+    gpu_types.declare(())
 
 
 @pytest.fixture

@@ -12,10 +12,30 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.status import HTTP_201_CREATED
 
+from core.engine.gpu_types import MOST_NAME, GpuType
 from pools.agent.join_messages import GpuOffer, NodeOffer
 from pools.registration import join_tokens
 
 from ..rest.base import View
+
+
+class DataSheetSerializer(serializers.Serializer):
+    """A GPU type's data sheet: FLOP/s dense, bytes/s, GB, W and MHz."""
+
+    name = serializers.CharField(max_length=MOST_NAME)
+    peak_flops = serializers.FloatField()
+    hbm_bw = serializers.FloatField()
+    mem_gb = serializers.FloatField()
+    tdp_w = serializers.FloatField()
+    f_max = serializers.FloatField()
+    f_min = serializers.FloatField()
+    link_bw = serializers.FloatField()
+    like = serializers.CharField(max_length=MOST_NAME)
+    source = serializers.CharField(max_length=300)
+    fp8_flops = serializers.FloatField(default=0.0)
+    idle_w = serializers.FloatField(default=0.0)
+    nvml = serializers.ListField(child=serializers.CharField(max_length=96), max_length=8, default=list)
+    assumed = serializers.ListField(child=serializers.CharField(max_length=20), max_length=20, default=list)
 
 
 class GpuOfferSerializer(serializers.Serializer):
@@ -31,6 +51,15 @@ class GpuOfferSerializer(serializers.Serializer):
     tdp_w = serializers.FloatField(min_value=1.0, max_value=1e5, allow_null=True, default=None)
     nvlinks = serializers.IntegerField(min_value=0, max_value=1024, allow_null=True, default=None)
     mig_slices = serializers.IntegerField(min_value=0, max_value=64, allow_null=True, default=None)
+    sheet = DataSheetSerializer(
+        allow_null=True, default=None, help_text="Of a type that the machine does not know, by its driver's figures."
+    )
+    lacking = serializers.ListField(
+        child=serializers.CharField(max_length=40),
+        max_length=10,
+        default=list,
+        help_text="The figures for want of which there is no sheet.",
+    )
 
 
 class NodeOfferSerializer(serializers.Serializer):
@@ -41,11 +70,15 @@ class NodeOfferSerializer(serializers.Serializer):
 
 
 class JoinedSerializer(serializers.Serializer):
-    """`broker_url`: the Redis through which the node's agent hears and reports; it may hold a password."""
+    """`broker_url`: the Redis through which the node's agent hears and reports; it may hold a password.
+
+    `notes`: what is to be known of the types of its GPUs.
+    """
 
     node = serializers.CharField()
     cluster = serializers.CharField()
     broker_url = serializers.CharField()
+    notes = serializers.ListField(child=serializers.CharField())
 
 
 class JoinView(View):
@@ -60,7 +93,12 @@ class JoinView(View):
         asked = NodeOfferSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         given = asked.validated_data
-        gpus = [GpuOffer(**gpu) for gpu in given.pop("gpus")]
-        node = join_tokens.join(NodeOffer(**given, gpus=gpus), timezone.now())
-        answer = {"node": node.name, "cluster": str(node.cluster), "broker_url": settings.CELERY_BROKER_URL}
+        gpus = [GpuOffer(**{**gpu, "sheet": _sheet(gpu["sheet"])}) for gpu in given.pop("gpus")]
+        node, notes = join_tokens.join(NodeOffer(**given, gpus=gpus), timezone.now())
+        whose = {"node": node.name, "cluster": str(node.cluster)}
+        answer = {**whose, "broker_url": settings.CELERY_BROKER_URL, "notes": notes}
         return Response(answer, status=HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
+
+
+def _sheet(given: dict[str, Any] | None) -> GpuType | None:
+    return None if given is None else GpuType(**{**given, **{name: tuple(given[name]) for name in ("nvml", "assumed")}})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from core.engine.gpu_types import MOST_NAME, named_by_driver
 
 
@@ -12,4 +14,4 @@ def gpu_type(name: str) -> tuple[str, bool]:
     """
     if (known := named_by_driver(name)) is not None:
         return known.name, True
-    return name.removeprefix("NVIDIA ").strip().replace(" ", "-")[:MOST_NAME], False
+    return re.sub(r"[\s/+:,]+", "-", name.removeprefix("NVIDIA ").strip())[:MOST_NAME], False

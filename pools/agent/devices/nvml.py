@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import pynvml
 
+from core.engine import gpu_types
 from core.ports import AdapterError, GpuReading, PermanentError
 from pools.actuator.nvml_errors import STALE, translated
 
@@ -48,6 +49,7 @@ class NvmlGpuMeter:
         self._notices: tuple[str, ...] = ()
         # The rest belongs to the caller's thread.
         self._open = False
+        self._types: tuple[gpu_types.GpuType, ...] = ()  # that were known when the GPUs were opened
         self._reopen_s = math.inf  # monotonic
         self._driver = ""
         self._devices: list[NvmlDevice] = []
@@ -93,9 +95,10 @@ class NvmlGpuMeter:
         return Inventory(self._driver, tuple(device.description for device in self._devices))
 
     def _ensure_open(self) -> None:
-        if self._open and time.monotonic() < self._reopen_s:
+        if self._open and time.monotonic() < self._reopen_s and self._types == gpu_types.declared():
             return
         self._shut_down()
+        self._types = gpu_types.declared()
         try:
             pynvml.nvmlInit()
             self._open, self._reopen_s = True, math.inf
@@ -137,4 +140,12 @@ def _remarks(devices: Sequence[NvmlDevice]) -> Iterator[str]:
                 "board's, counted once"
             )
         if not what.catalogued:
-            yield f"{what.name} is no GPU type of the catalogue: it is metered, but plans leave it out"
+            yield unknown_type(what)
+
+
+def unknown_type(what: GpuDescription) -> str:
+    """Says what becomes of a GPU whose type is not known, and what mends that."""
+    words = f"{what.name} is no GPU type of the catalogue: it is metered, but plans leave it out"
+    if not what.lacking:
+        return words
+    return f"{words}; the driver does not tell its {', '.join(what.lacking)}: enter a GPU type {what.gpu_type}"

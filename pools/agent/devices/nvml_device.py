@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pynvml
 
+from core.engine.gpu_types import GpuType
 from core.ports import GpuReading
 from pools.actuator.nvml_clocks import offered_mhz
 from pools.actuator.nvml_errors import STALE, UNSUPPORTED, translated
 
 from .gpu_types import gpu_type
+from .nvml_sheet import DriverFigures, lacking, sheet
 
 T = TypeVar("T")
 
@@ -33,7 +35,8 @@ class GpuDescription:
     """The properties of a GPU that do not change while the driver is loaded. None: the driver does not say.
 
     `clocks_mhz`: SM clocks that it offers, rising. `nvlinks`: links that are up. `catalogued`: `gpu_type` is a type
-    that plans can count on. `mig_slices`: instances that it is divided into; None: MIG is off.
+    that plans can count on. `mig_slices`: instances that it is divided into; None: MIG is off. `sheet`: of a type that
+    is not, the data sheet that the driver's figures come to; None: they do not, for the figures in `lacking`.
     """
 
     index: int
@@ -46,6 +49,8 @@ class GpuDescription:
     tdp_w: float | None
     nvlinks: int | None
     mig_slices: int | None
+    sheet: GpuType | None = None
+    lacking: tuple[str, ...] = ()
 
 
 class NvmlDevice:
@@ -116,17 +121,44 @@ class NvmlDevice:
         name = str(pynvml.nvmlDeviceGetName(handle))
         kind, catalogued = gpu_type(name)
         tdp_mw = self._quiet(lambda: pynvml.nvmlDeviceGetPowerManagementDefaultLimit(handle))
+        figures = DriverFigures(
+            name=name,
+            memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+            clocks_mhz=tuple(self._quiet(lambda: offered_mhz(handle)) or ()),
+            tdp_w=None if tdp_mw is None else tdp_mw / 1000.0,
+            nvlinks=self._nvlinks(),
+        )
+        if not catalogued:
+            figures = self._figures(figures)
         return GpuDescription(
             index=index,
             uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
             name=name,
             gpu_type=kind,
             catalogued=catalogued,
-            memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-            clocks_mhz=tuple(self._quiet(lambda: offered_mhz(handle)) or ()),
-            tdp_w=None if tdp_mw is None else tdp_mw / 1000.0,
-            nvlinks=self._nvlinks(),
+            memory_bytes=figures.memory_bytes,
+            clocks_mhz=figures.clocks_mhz,
+            tdp_w=figures.tdp_w,
+            nvlinks=figures.nvlinks,
             mig_slices=self._mig_slices(),
+            sheet=None if catalogued else sheet(kind, figures),
+            lacking=() if catalogued else lacking(figures),
+        )
+
+    def _figures(self, figures: DriverFigures) -> DriverFigures:
+        """Adds what a data sheet is made of."""
+        handle = self._handle
+        capability = self._quiet(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+        generation = self._quiet(lambda: pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
+        lanes = self._quiet(lambda: pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
+        return replace(
+            figures,
+            capability=None if capability is None else (int(capability[0]), int(capability[1])),
+            cores=self._quiet(lambda: pynvml.nvmlDeviceGetNumGpuCores(handle)),
+            top_mhz=self._quiet(lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+            memory_mhz=self._quiet(lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
+            bus_bits=self._quiet(lambda: pynvml.nvmlDeviceGetMemoryBusWidth(handle)),
+            pcie=(generation, lanes) if generation and lanes else None,
         )
 
     def _range(self) -> tuple[float, float]:

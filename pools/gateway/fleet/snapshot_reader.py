@@ -30,7 +30,7 @@ class SnapshotReader:
         if index.keys != self._keys_version:
             await self._read_keys(index)
         services = [service for _, service in self._services.values()]
-        return wire.Fleet(index.version, index.at_s, services, self._listed_keys, index.nodes)
+        return wire.Fleet(index.version, index.at_s, services, self._listed_keys, index.nodes, index.gpu_types)
 
     async def _read_services(self, versions: dict[str, int]) -> None:
         """What is missing has gone since the index was written: the next index says so."""

@@ -10,6 +10,7 @@ import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
+from core.engine import gpu_types
 from core.types import Limits
 from pools import wire
 
@@ -130,6 +131,8 @@ class FleetView:
 
         Whoever changes `fleet.keys` gives another list: this one is then not looked at again.
         """
+        if gpu_types.declare(fleet.gpu_types):
+            self._complained.clear()  # of types that were not known
         services = {entry.name: Service(entry, self.gateways) for entry in fleet.services}
         # An agent that has not heard yet that its instance was moved reports it in a pool that may be gone.
         self._pools |= {pool.id: (entry.name, pool) for entry in fleet.services for pool in entry.pools}

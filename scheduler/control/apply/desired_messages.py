@@ -16,8 +16,8 @@ from core.observations.limits import class_limits, present_limits
 from core.policy.knobs import Knobs
 from core.ports import EngineLimits
 from core.types import Limits, Loop
-from pools import wire
-from pools.models import Instance, InstanceGpu, Node, Pool, Service, simulated_gpus
+from pools import gpu_type_rows, wire
+from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, Service, simulated_gpus
 from scheduler.control import active_operations, service_policy
 from scheduler.control.apply import fleet_messages
 
@@ -54,15 +54,24 @@ def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
         elif (floor_mhz := floors.get(instance.pool_id)) is not None:
             own = own.down_to(floor_mhz)
         by_node[instance.node_id].append(_desired(instance, own, gpu_uuids[instance.pk], uids))
-    launches, simulated = _launches(), simulated_gpus()
+    launches, simulated, kinds = _launches(), simulated_gpus(), _kinds()
     return [
         wire.DesiredNode(
             *(node.name, version, now.timestamp(), by_node[node.pk], clock),
             launches=launches[node.cluster.site_id] if node.schedulable else [],
             simulated_gpus=simulated.get(node.name, []),
+            gpu_types=gpu_type_rows.named(kinds[node.pk]),
         )
         for node in Node.objects.select_related("cluster")
     ]
+
+
+def _kinds() -> dict[int, set[str]]:
+    """Returns the types of each node's GPUs."""
+    found: dict[int, set[str]] = defaultdict(set)
+    for node_id, gpu_type in Gpu.objects.order_by().values_list("node", "gpu_type").distinct():
+        found[node_id].add(gpu_type)
+    return found
 
 
 def _launches() -> dict[int, list[EngineLaunch]]:

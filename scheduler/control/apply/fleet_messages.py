@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db.models import Q
 
+from core.engine import gpu_types
 from core.observations.limits import class_limits
 from core.policy.dynamo_classes import PUBLISHED_FACTOR
 from core.policy.knobs import Knobs
@@ -34,6 +35,7 @@ def fleet_snapshot(now: datetime, version: int) -> wire.Fleet:
         services=[_service(service, intensity, marginal) for service in services],
         keys=batch_keys.messages(batch_keys.live_keys(now)) + batch_keys.fleet_keys(now),
         nodes=list(Node.objects.values_list("name", flat=True)),
+        gpu_types=list(gpu_types.declared()),
     )
 
 

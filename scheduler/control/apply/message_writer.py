@@ -20,7 +20,7 @@ from pools import wire
 
 LISTED_KEYS = 1_000  # changes of keys; when there are more, gateways read all keys once
 WHOLE_PERIOD_S = 300  # everything is written anew so often, whatever else may have written there
-_NODES, _KEYS, _SERVICE = "nodes", "keys", "service:"
+_NODES, _KEYS, _GPU_TYPES, _SERVICE = "nodes", "keys", "gpu types", "service:"
 
 Read = Callable[[int], tuple[wire.Fleet, Sequence[wire.DesiredNode]]]
 
@@ -62,6 +62,7 @@ def _queue(pipe: Pipeline, read: Read) -> None:
         services={s.name: version if _SERVICE + s.name in changed else last.services[s.name] for s in fleet.services},
         keys=version if _KEYS in changed else last.keys,
         keys_since=version if relist else last.keys_since,
+        gpu_types=fleet.gpu_types,
     )
     pipe.multi()
     if whole:
@@ -88,7 +89,7 @@ def _queue(pipe: Pipeline, read: Read) -> None:
         pipe.hset(wire.PUBLISHED_KEY, mapping={part: parts[part] for part in changed})
     if whole:
         pipe.expire(wire.PUBLISHED_KEY, WHOLE_PERIOD_S)
-    if any(part in (_NODES, _KEYS) or part.startswith(_SERVICE) for part in changed | gone):
+    if any(part in (_NODES, _KEYS, _GPU_TYPES) or part.startswith(_SERVICE) for part in changed | gone):
         pipe.set(wire.FLEET_KEY, wire.encode(fleet))
         pipe.publish(wire.FLEET_CHANNEL, str(version))
 
@@ -108,6 +109,7 @@ def _digests(fleet: wire.Fleet, nodes: Sequence[wire.DesiredNode]) -> dict[str, 
     parts |= {_SERVICE + service.name: wire.encode(service) for service in fleet.services}
     parts[_KEYS] = msgspec.json.encode(fleet.keys)
     parts[_NODES] = msgspec.json.encode(fleet.nodes)
+    parts[_GPU_TYPES] = msgspec.json.encode(fleet.gpu_types)
     return {part: blake2b(data, digest_size=16).hexdigest() for part, data in parts.items()}
 
 

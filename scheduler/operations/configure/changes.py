@@ -17,10 +17,11 @@ from django.db.models import Model, ProtectedError
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
+from pools import gpu_type_rows
 from pools.access import audit
 from pools.access.audit import Actor
 from pools.access.rights import everywhere, require
-from pools.models import Partition, Pool, RequestClass, Service
+from pools.models import GpuType, Partition, Pool, RequestClass, Service
 from pools.writes import ensure_pools
 from scheduler.control import service_policy
 from scheduler.operations.configure import consequences, registry, row_limits
@@ -115,6 +116,8 @@ def delete(actor: Actor, instance: Model) -> None:
     if users := consequences.users_of(instance):
         raise ValidationError(f"{instance} is in use by {users}: delete or change that first")
     audit.record(actor, "deleted", instance, audit.values(instance), None)
+    if isinstance(instance, GpuType):
+        _follow_up(instance)
     try:
         with transaction.atomic():
             instance.delete()
@@ -181,6 +184,8 @@ def _save(owned: Owned, instance: Model, related: Related | None, only: list[str
 
 def _follow_up(instance: Model) -> None:
     """Makes what belongs to a row: a service's partitions and pools, and the pools of a new class."""
+    if isinstance(instance, GpuType):
+        transaction.on_commit(gpu_type_rows.refresh, robust=True)
     if isinstance(instance, Service):
         instance.partitions.add(instance.partition)
         service_policy.provide(instance, service_policy.of(instance))

@@ -16,7 +16,7 @@ from django.db.models import CASCADE, PROTECT, ForeignObjectRel, Model, Q, Query
 from core.accounting import tariffs
 from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet.shared_out import TP_DEGREES
-from core.engine import engine_params
+from core.engine import engine_params, gpu_types
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.model_config import BadConfig
 from core.policy.setting_texts import without_effect
@@ -25,6 +25,7 @@ from pools.model_files import shape_figures
 from pools.models import (
     Cluster,
     Gpu,
+    GpuType,
     Instance,
     ModelCard,
     Node,
@@ -76,6 +77,8 @@ def of_deletion(instance: Model) -> tuple[Consequence, ...]:
 
 def users_of(instance: Model) -> str:
     """Names the rows that must go first; empty: none uses it."""
+    if isinstance(instance, GpuType):
+        return _users_of_gpu_type(instance.name)
     found: list[str] = []
     count = 0
     for relation, rows in _pointing(instance):
@@ -84,6 +87,16 @@ def users_of(instance: Model) -> str:
             found += [f"{rows.model._meta.verbose_name} {row}" for row in rows[: max(0, NAMED - len(found))]]
     more = f" and {count - len(found)} more" if count > len(found) else ""
     return ", ".join(found) + more
+
+
+def _users_of_gpu_type(name: str) -> str:
+    """Counts rows that name a GPU type: by a text, since shipped types have no row."""
+    nodes = list(Node.objects.filter(gpus__gpu_type=name).distinct().values_list("name", flat=True))
+    profiles = Profile.objects.filter(gpu_type=name).count()
+    more = f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
+    found = [f"GPUs of {'node' if len(nodes) == 1 else 'nodes'} {_list(nodes[:NAMED])}{more}"] if nodes else []
+    found += [f"{profiles} {'profile' if profiles == 1 else 'profiles'}"] if profiles else []
+    return " and ".join(found)
 
 
 def _going_with(instance: Model) -> Iterator[tuple[str, int]]:
@@ -153,13 +166,33 @@ def _node(node: Node) -> Iterator[Consequence]:
 def _gpu(gpu: Gpu) -> Iterator[Consequence]:
     known = engine_params.GPUS.get(gpu.gpu_type)
     if known is None:
-        yield Consequence("warning", "gpu_type", _not_modelled(gpu.gpu_type, engine_params.GPUS))
+        text = f"{_not_modelled(gpu.gpu_type, engine_params.GPUS)} Enter its data sheet under GPU types."
+        yield Consequence("warning", "gpu_type", text)
         return
+    if gpu.gpu_type not in engine_params.FITTED:
+        yield Consequence("info", "gpu_type", f"{known.name} is known by its data sheet: plans keep wide margins.")
     if gpu.max_mhz and gpu.max_mhz > 1.05 * known.f_max:
         text = f"{known.name} is modelled up to {known.f_max:.0f} MHz."
         yield Consequence("info", "max_mhz", text)
     if gpu.memory_gb and abs(gpu.memory_gb - known.mem_gb) > 0.1 * known.mem_gb:
         yield Consequence("warning", "memory_gb", f"{known.name} has {known.mem_gb:g} GB in the engine model.")
+
+
+def _gpu_type(kind: GpuType) -> Iterator[Consequence]:
+    before = GpuType.objects.filter(pk=kind.pk).first() if kind.pk else None
+    if before and before.name != kind.name and (users := _users_of_gpu_type(before.name)):
+        yield Consequence("error", "name", f"{before} is in use by {users}: change that first.")
+    for other in (*gpu_types.SHIPPED.values(), *(row.sheet() for row in GpuType.objects.exclude(pk=kind.pk))):
+        if shared := {other.name, *other.nvml}.intersection(kind.driver_names or ()):
+            yield Consequence("warning", "driver_names", f"{_list(sorted(shared))} is {other.name}'s as well.")
+    gpus = Gpu.objects.filter(gpu_type=kind.name)
+    if users := _users_of_gpu_type(kind.name):
+        yield Consequence("info", "", f"In use by {users}: plans go by these figures from the next epoch on.")
+    if kind.memory_gb and (odd := gpus.exclude(memory_gb__range=(0.9 * kind.memory_gb, 1.1 * kind.memory_gb)).first()):
+        yield Consequence("warning", "memory_gb", f"The GPU {odd} has {odd.memory_gb:g} GB.")
+    if kind.like in engine_params.FITTED:
+        text = f"Until a node with it was profiled, plans take {kind.like}'s efficiencies and keep wide margins."
+        yield Consequence("info", "like", text)
 
 
 # -- what is served --------------------------------------------------------------------------------
@@ -493,6 +526,7 @@ _OF: Mapping[type[Model], Callable[[Any], Iterator[Consequence]]] = {
     Cluster: _cluster,
     Node: _node,
     Gpu: _gpu,
+    GpuType: _gpu_type,
     ModelCard: _model_card,
     Service: _service,
     Slo: _slo,

@@ -16,6 +16,8 @@ _UNITS = (
     ("_per_gpu_hour", "per GPU and hour"),
     ("_per_kwh", "per kWh"),
     ("_per_kw", "per kW and month"),
+    ("_gb_per_s", "GB/s"),
+    ("_tflops", "TFLOP/s"),
     ("_tokens", "tokens"),
     ("_years", "years"),
     ("_rps", "requests/s"),
@@ -27,7 +29,7 @@ _UNITS = (
     ("_s", "s"),
 )
 _WORDS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "tp": "TP", "gpu": "GPU", "pue": "PUE", "uuid": "UUID"}
-_WORDS |= {"tdp": "TDP", "id": "id", "gpus": "GPUs", "slo": "SLO", "rps": "rate"}
+_WORDS |= {"tdp": "TDP", "id": "id", "gpus": "GPUs", "slo": "SLO", "rps": "rate", "fp8": "FP8"}
 
 
 class JsonField(forms.JSONField):

@@ -98,6 +98,7 @@ def _plain(*fields: str) -> tuple[Group, ...]:
 
 
 _WHEN = Group("From when, and whose figure it is", ("valid_from", "valid_to", "source", "version"))
+_GPU_TYPE = ("link_gb_per_s", "tdp_w", "idle_w", "min_mhz", "max_mhz")
 _OPERATE, _FINANCE, _ADMINISTER = Right.OPERATE, Right.FINANCE, Right.ADMINISTER
 
 _ALL = (
@@ -138,6 +139,22 @@ _ALL = (
         columns=("name", "cluster", "simulated", "schedulable"),
         site="cluster.site",
         help="A machine with GPUs and an agent. Its agent is started with the same name.",
+    ),
+    Owned(
+        "gpu-types",
+        pools.GpuType,
+        _OPERATE,
+        "GPU types",
+        "GPU type",
+        (
+            Group("Which", ("name", "driver_names")),
+            Group("What its data sheet says", ("peak_tflops", "fp8_tflops", "memory_gb", "memory_gb_per_s")),
+            Group("How it is connected, and its power and clocks", _GPU_TYPE),
+            Group("Until a node with it is profiled", ("like",)),
+            Group("Whose figures", ("source", "assumed")),
+        ),
+        columns=("name", "peak_tflops", "memory_gb", "memory_gb_per_s", "tdp_w", "like", "source"),
+        help="A GPU product beyond those that are shipped, by its data sheet. Plans count with wide margins.",
     ),
     Owned(
         "gpus",

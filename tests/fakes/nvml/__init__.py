@@ -40,6 +40,10 @@ CALLS = [
     "lock",
     "reset",
     "name",
+    "capability",
+    "cores",
+    "bus",
+    "pcie",
 ]
 
 
@@ -52,6 +56,7 @@ class Gpu(ctypes.Structure):
         *((name, ctypes.c_uint32) for name in ("idle_mw", "peak_mw", "load_percent")),
         *((name, ctypes.c_uint32) for name in ("min_mhz", "max_mhz", "step_mhz", "memory_mhz", "locked_mhz")),
         *((name, ctypes.c_uint32) for name in ("temperature_c", "mig", "slices", "links", "lost", "refresh_ms")),
+        *((name, ctypes.c_uint32) for name in ("major", "minor", "cores", "bus_bits", "pcie_generation", "pcie_lanes")),
         ("fault", ctypes.c_int32 * len(CALLS)),
         ("delay_ms", ctypes.c_uint32 * len(CALLS)),
         ("calls", ctypes.c_uint32 * len(CALLS)),
@@ -108,6 +113,8 @@ class Boards:
         gpu.idle_mw, gpu.peak_mw, gpu.load_percent = 60_000, 400_000, 100
         gpu.min_mhz, gpu.max_mhz, gpu.step_mhz, gpu.memory_mhz = 210, 1410, 15, 1593
         gpu.temperature_c, gpu.links, gpu.refresh_ms = 61, 12, 20
+        gpu.major, gpu.minor, gpu.cores, gpu.bus_bits = 8, 0, 6912, 5120
+        gpu.pcie_generation, gpu.pcie_lanes = 4, 16
 
     def __getitem__(self, index: int) -> Gpu:
         return self._board.gpus[index]

@@ -26,7 +26,7 @@ enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, 
 
 /* What a fault or a delay can be put on; the order is __init__.py's. */
 enum { HANDLE, ENERGY, POWER, INSTANT_POWER, CLOCK, UTILISATION, MEMORY, TEMPERATURE, REASONS, ECC, MIG, NVLINK, OFFERED,
-       LOCK, RESET, NAME, CALLS };
+       LOCK, RESET, NAME, CAPABILITY, CORES, BUS, PCIE, CALLS };
 
 typedef struct {
     uint64_t energy_uj;   /* counted up to since_ns */
@@ -35,6 +35,7 @@ typedef struct {
     uint32_t idle_mw, peak_mw, load_percent;
     uint32_t min_mhz, max_mhz, step_mhz, memory_mhz, locked_mhz;
     uint32_t temperature_c, mig, slices, links, lost, refresh_ms;
+    uint32_t major, minor, cores, bus_bits, pcie_generation, pcie_lanes;
     int32_t fault[CALLS];
     uint32_t delay_ms[CALLS], calls[CALLS];
     char uuid[80], name[96];
@@ -207,6 +208,28 @@ int nvmlDeviceGetClockInfo(void *device, int type, unsigned *mhz) {
 int nvmlDeviceGetMaxClockInfo(void *device, int type, unsigned *mhz) {
     CALLED(device, CLOCK);
     *mhz = type == 2 ? g->memory_mhz : g->max_mhz;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
+    CALLED(device, CAPABILITY);
+    *major = (int)g->major;
+    *minor = (int)g->minor;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetNumGpuCores(void *device, unsigned *cores) { CALLED(device, CORES); *cores = g->cores; return SUCCESS; }
+int nvmlDeviceGetMemoryBusWidth(void *device, unsigned *bits) { CALLED(device, BUS); *bits = g->bus_bits; return SUCCESS; }
+
+int nvmlDeviceGetMaxPcieLinkGeneration(void *device, unsigned *generation) {
+    CALLED(device, PCIE);
+    *generation = g->pcie_generation;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxPcieLinkWidth(void *device, unsigned *lanes) {
+    CALLED(device, PCIE);
+    *lanes = g->pcie_lanes;
     return SUCCESS;
 }
 

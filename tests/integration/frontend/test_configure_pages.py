@@ -1,12 +1,15 @@
 """The pages of configuration and control, without a browser: every kind, imports and exports, policies, overrides."""
 
+from dataclasses import replace
+
 import pytest
 from django.urls import reverse
 from django.utils import timezone
 
+from core.engine.gpu_types import SHIPPED
 from core.policy.presets import PRESETS
 from pools import demo
-from pools.models import Node, Pool, Service, Site
+from pools.models import GpuType, Node, Pool, Service, Site
 from scheduler.models import Decision, LoopPause, Override, ServiceMode
 from scheduler.operations.configure import registry
 
@@ -44,7 +47,9 @@ def test_every_kind_has_its_pages_when_an_administrator_looks(service, admin_cli
 
 @pytest.mark.parametrize("format", ["csv", "yaml"])
 def test_nothing_changes_when_an_export_is_imported(service, admin_client, format):
-    for kind in ("services", "sites", "clusters", "nodes", "gpus", "models", "classes", "profiles", "slos", "feeds"):
+    GpuType.of_sheet(replace(SHIPPED["L40S-48GB"], name="Ours")).save()
+    fleet = ("sites", "clusters", "nodes", "gpu-types", "gpus", "feeds")
+    for kind in (*fleet, "services", "models", "classes", "profiles", "slos"):
         text = admin_client.get(reverse("configure-export", args=[kind, format])).content.decode()
         answer = admin_client.post(reverse("configure-import", args=[kind]), {"text": text, "format": format})
         whats = {(item.key, item.what, item.notes) for item in answer.context["outcomes"]}

@@ -91,6 +91,7 @@ SAMPLES: dict[str, Callable[[], Any]] = {  # by the part's name, or by the patte
     "whatif-comparison kind": lambda: "csv",
     "trial-file kind": lambda: "csv",
     "site name": first(Site, "name"),
+    "gpu-type name": lambda: "A100-80GB",
     "site-figures name": first(Site, "name"),
     "node name": first(Node, "name"),
     "node-gpus name": first(Node, "name"),

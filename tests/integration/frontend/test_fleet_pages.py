@@ -12,7 +12,7 @@ from telemetry.models import CarbonFeed
 from tests.fakes import seed
 
 pytestmark = pytest.mark.django_db
-LISTS = ["/sites/", "/pools/", "/nodes/", "/models/", "/services/", "/feeds/", "/jobs/", "/decisions/"]
+LISTS = ["/sites/", "/pools/", "/nodes/", "/gpu-types/", "/models/", "/services/", "/feeds/", "/jobs/", "/decisions/"]
 
 
 @pytest.fixture(autouse=True)

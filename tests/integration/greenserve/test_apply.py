@@ -54,6 +54,10 @@ gpus:
   - &gpu
     {node: a1, index: 0, uuid: SIM-0, gpu_type: H100-SXM-80GB, memory_gb: 80, min_mhz: 210, max_mhz: 1980, tdp_w: 700}
   - {<<: *gpu, index: 1, uuid: SIM-1}
+gpu-types:
+  L40S-lab:
+    {peak_tflops: 362, memory_gb: 48.3, memory_gb_per_s: 864, link_gb_per_s: 64, tdp_w: 300, min_mhz: 210,
+     max_mhz: 2520, like: H100-SXM-80GB, source: a test, driver_names: [NVIDIA L40S lab], assumed: [min_mhz]}
 nodes:
   a1: {cluster: ashburn/main, simulated: true}
 clusters:
@@ -126,7 +130,7 @@ def test_kinds_are_those_of_the_registry_with_the_types_of_rest() -> None:
 def test_fleet_is_made_from_nothing_and_a_second_plan_is_empty(api: Client) -> None:
     outcome = applied(api, FLEET)
     assert (outcome.error, outcome.left) == ("", [])
-    assert len(outcome.done) == 16
+    assert len(outcome.done) == 17
     assert Gpu.objects.count() == 2
     service = Service.objects.get()
     assert (service.knobs, list(service.partitions.values_list("name", flat=True))) == (

@@ -15,12 +15,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.test import Client
 from django.utils import timezone
 
+from core.engine.engine_model import engine_model
+from core.engine.gpu_type_fields import values_of
+from core.engine.gpu_types import SHIPPED
 from greenserve.commands.node import node as node_command
 from pools.access.audit import Actor
-from pools.models import AuditEntry, Cluster, Gpu, JoinToken, Node, Site
+from pools.models import AuditEntry, Cluster, Gpu, GpuType, JoinToken, Node, Site
 from pools.registration import join_tokens
 from pools.writes import hash_secret
 from tests.fakes.nvml import Boards, library
@@ -53,7 +57,8 @@ def test_machine_is_a_metered_node_when_it_brings_a_token(redis_client) -> None:
     assert secret not in str(vars(token))
     answer = post(secret)
     assert answer.status_code == 201, answer.content
-    assert answer.json() == {"node": "box-1", "cluster": "oslo/main", "broker_url": settings.CELERY_BROKER_URL}
+    where = {"node": "box-1", "cluster": "oslo/main"}
+    assert answer.json() == {**where, "broker_url": settings.CELERY_BROKER_URL, "notes": []}
     assert answer.headers["Cache-Control"] == "no-store"
     node = Node.objects.get()
     assert (node.simulated, node.schedulable, str(node.cluster)) == (False, False, "oslo/main")
@@ -92,6 +97,61 @@ def test_token_stays_good_when_what_it_came_with_was_wrong(redis_client) -> None
     assert not Node.objects.filter(name="box-2").exists()
     assert post(another, gpus=[GPU, {**GPU, "uuid": "GPU-b", "index": 1}]).status_code == 201  # joins again, with more
     assert Gpu.objects.filter(node__name="box-1").count() == 2
+
+
+SHEET = {
+    **{"name": "A900-80GB", "peak_flops": 3.1e14, "hbm_bw": 2e12, "mem_gb": 85.9, "tdp_w": 400.0, "f_max": 1410.0},
+    **{"f_min": 210.0, "link_bw": 6e11, "like": "A100-80GB", "source": "as the driver says, node box-1"},
+    **{"nvml": ["NVIDIA A900"], "assumed": ["peak_flops", "hbm_bw", "link_bw", "idle_w"]},
+}
+UNKNOWN = {**GPU, "name": "NVIDIA A900", "gpu_type": "A900-80GB"}
+
+
+@pytest.mark.django_db
+def test_gpu_type_is_entered_as_the_driver_describes_it_when_nobody_knows_it(redis_client) -> None:
+    _, secret = join_tokens.issue(Actor(), cluster())
+    answer = post(secret, gpus=[{**UNKNOWN, "sheet": SHEET}, {**UNKNOWN, "uuid": "GPU-b", "index": 1, "sheet": SHEET}])
+    assert answer.status_code == 201, answer.content
+    (note,) = answer.json()["notes"]
+    assert note.startswith("The GPU type A900-80GB is entered as the driver describes it.")
+    row = GpuType.objects.get()
+    assert (row.peak_tflops, row.memory_gb_per_s, row.source) == (310.0, 2000.0, "as the driver says, node box-1")
+    assert row.assumed == ["peak_tflops", "memory_gb_per_s", "link_gb_per_s", "idle_w"]
+    assert AuditEntry.objects.filter(action="created", label="A900-80GB").exists()
+    assert set(Gpu.objects.values_list("gpu_type", flat=True)) == {"A900-80GB"}
+    assert engine_model("Llama3-8B", "A900-80GB", 1).fits
+    page = Client()
+    page.force_login(get_user_model().objects.create_user("viewer"))
+    assert "as the driver says, node box-1" in page.get("/gpu-types/A900-80GB/").content.decode()
+    assert "planned by data sheet" in page.get("/nodes/box-1/").content.decode()
+
+
+@pytest.mark.django_db
+def test_gpu_type_is_an_operators_own_when_its_driver_names_say_so(redis_client) -> None:
+    values = values_of(SHIPPED["A100-80GB"]) | {"driver_names": ["NVIDIA A900"], "tdp_w": 350.0}
+    GpuType.objects.create(name="Ours", **values)
+    _, secret = join_tokens.issue(Actor(), cluster())
+    assert post(secret, gpus=[{**UNKNOWN, "sheet": SHEET}]).json()["notes"] == []
+    assert (Gpu.objects.get().gpu_type, GpuType.objects.get().tdp_w) == ("Ours", 350.0)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, "enter its data sheet under Configure, GPU types."),
+        ({"lacking": ["memory bandwidth"]}, "GPU types: the driver does not tell its memory bandwidth."),
+        ({"sheet": {**SHEET, "hbm_bw": 0.0}}, "what the driver says is not possible"),
+    ],
+)
+def test_plans_leave_a_gpu_out_when_its_driver_does_not_tell_enough(redis_client, more: Any, words: str) -> None:
+    _, secret = join_tokens.issue(Actor(), cluster())
+    answer = post(secret, gpus=[{**UNKNOWN, **more}])
+    assert answer.status_code == 201, answer.content
+    (note,) = answer.json()["notes"]
+    assert note.startswith("Plans leave GPUs of the type A900-80GB out")
+    assert words in note
+    assert not GpuType.objects.exists()
 
 
 @pytest.mark.django_db

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from core.algorithms.queue.queueing import WINDOW_FACTOR
 from core.controllers.fleet.scale_threshold import ScaleThresholdConfig
 from core.controllers.fleet.shard_threshold import ShardThresholdConfig
+from core.engine import gpu_types
 from core.simulator.fields import ScenarioError
 from core.simulator.kernel.driver import MACRO, Stepping
 from core.simulator.kernel.outcome import Outcome
@@ -275,3 +276,40 @@ def test_requests_are_due_by_their_class_s_limits_where_a_policy_has_them(policy
     assert one.due_s - one.arrival_s == pytest.approx(expected_s)
     assert len(set(ttft_s)) == 3
     assert (one.predicted_tokens != one.output_tokens).any()
+
+
+OWN_TYPE = """
+gpu_types:
+  Lab-80GB:
+    {peak_tflops: 312, memory_gb: 85, memory_gb_per_s: 2039, link_gb_per_s: 600, tdp_w: 300, min_mhz: 210,
+     max_mhz: 1410, like: A100-80GB, source: a test}
+"""
+
+
+@pytest.fixture
+def own_type(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "own.yaml"
+    path.write_text(SMALL.replace("A100-80GB", "Lab-80GB") + OWN_TYPE)
+    yield path
+    gpu_types.declare(())
+
+
+def test_scenario_stands_by_itself_when_it_brings_its_gpu_types(small: Path, own_type: Path) -> None:
+    usual, frugal = figures(small), figures(own_type)
+    assert frugal["requests"] == usual["requests"]
+    assert frugal["energy_wh"] < usual["energy_wh"]  # of a type of a lower TDP
+    assert [one.name for one in gpu_types.declared()] == ["Lab-80GB"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("gpu_types.Lab-80GB.like=H20-96GB", r"gpu_types\.Lab-80GB\.like: 'H20-96GB' is none of"),
+        ("gpu_types.Lab-80GB.tdp_w=many", r"gpu_types\.Lab-80GB\.tdp_w: 'many' is not a number"),
+        ("gpu_types.Lab-80GB.colour=red", r"gpu_types\.Lab-80GB\.colour: unknown"),
+        ("gpu_types.A100-80GB.tdp_w=300", r"gpu_types\.A100-80GB: is a type that is shipped"),
+    ],
+)
+def test_field_is_named_when_a_gpu_type_is_wrong(own_type: Path, setting: str, words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        read_scenario(own_type, (setting,))
