@@ -23,13 +23,14 @@ from core.engine.engine_params import (
     EngineParams,
     GpuParams,
     UnknownConfiguration,
-    engine,
     gpu,
     model,
+    parameters,
 )
 from core.engine.iteration import Iteration, Totals
 from core.engine.model_shape import ModelParams
 from core.engine.parameter_caches import cached
+from core.engine.second_set import NUMBERS, SecondSet, SecondWork, second_at, second_set, second_work
 from core.engine.steady_state import MAX_SEQUENCES, SteadyState, max_rps, steady_state
 from core.types import Limits, Source
 
@@ -44,7 +45,6 @@ __all__ = [
     "SteadyState",
     "UnknownConfiguration",
     "closed_form",
-    "engine",
     "engine_model",
     "gpu",
     "model",
@@ -71,7 +71,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """The figures that depend on (model, GPU, TP, engine) alone."""
+    """The figures that depend on (model, GPU, TP, engine) alone. `second`: those of parameter set 2; None: set 1."""
 
     flop_per_token: float
     flop_per_row: float
@@ -90,6 +90,7 @@ class Constants:
     launch_s: float
     host_s: float
     seq_s: float
+    second: SecondSet | None = None
 
 
 def _bandwidth_share(f: float, f_bw: float) -> float:
@@ -97,7 +98,7 @@ def _bandwidth_share(f: float, f_bw: float) -> float:
     return float(x / (1.0 + x**4) ** 0.25)
 
 
-def _constants(m: ModelParams, g: GpuParams, e: EngineParams, tp: int) -> Constants:
+def _constants(m: ModelParams, g: GpuParams, e: EngineParams, tp: int, second: SecondSet | None) -> Constants:
     all_reduces = 2 * m.layers * e.comm_scale if tp > 1 else 0.0
     return Constants(
         flop_per_token=2.0 * (m.dense_params + m.expert_params * m.routed),
@@ -108,15 +109,16 @@ def _constants(m: ModelParams, g: GpuParams, e: EngineParams, tp: int) -> Consta
         expert_miss=1.0 - m.routed,
         head_bytes=m.dtype_bytes * m.embedding_params,
         activation_bytes=32.0 * m.layers * m.hidden,
-        kv_bytes=m.kv_bytes,
+        kv_bytes=m.kv_bytes if second is None else m.kv_bytes * tp / min(tp, m.kv_shards),
         compute=tp * g.peak_flops * g.eff_c * e.c_scale,
         bandwidth=tp * g.hbm_bw * g.eff_m / _bandwidth_share(g.f_max, g.f_bw),
         ar_fixed_s=all_reduces * g.ar_us * 1e-6 * math.sqrt(tp),
         ar_per_token_s=all_reduces * 2.0 * (tp - 1) / tp * m.hidden * m.dtype_bytes / g.ar_bw,
-        layers_s=m.layers * g.t_layer_us * 1e-6,
+        layers_s=m.layers * g.t_layer_us * 1e-6 if second is None else second.layers_s + second.moe_s,
         launch_s=m.layers * e.launch_us * 1e-6,
         host_s=e.host_ms * 1e-3,
         seq_s=e.seq_us * 1e-6,
+        second=second,
     )
 
 
@@ -146,6 +148,7 @@ class EngineModel:
     engine: str = "vllm-v1"
     share: float = 1.0
     correction: Correction | None = None
+    ep: int = 1
     gpu_params: GpuParams = field(init=False, repr=False, compare=False)
     model_params: ModelParams = field(init=False, repr=False, compare=False)
     _k: Constants = field(init=False, repr=False, compare=False)
@@ -155,10 +158,13 @@ class EngineModel:
             raise UnknownConfiguration("tp", self.tp, "whole numbers from 1")
         if not 0.0 < self.share <= 1.0:
             raise ValueError(f"a share of a GPU is above 0 and at most 1, not {self.share}")
-        m, g, e = model(self.model), _part(gpu(self.gpu), self.share), engine(self.engine)
+        m = model(self.model)
+        own, e, whole = parameters(self.engine, self.gpu)
+        g = _part(whole, self.share)
+        second = None if own.number == 1 else second_set(own, m, g, e, self.ep)
         object.__setattr__(self, "gpu_params", g)
         object.__setattr__(self, "model_params", m)
-        object.__setattr__(self, "_k", _constants(m, g, e, self.tp))
+        object.__setattr__(self, "_k", _constants(m, g, e, self.tp, second))
 
     @property
     def source(self) -> Source:
@@ -220,7 +226,7 @@ class EngineModel:
             pairs += tokens * (context + tokens / 2.0)
         if new + decodes <= 0:
             raise ValueError("an iteration needs at least one token to prefill or one sequence to decode")
-        return self._run(mhz, self._work(new, cached, pairs, len(prefills), decodes, context_tokens))
+        return self._run(mhz, self._work_of(Totals(new, cached, pairs, len(prefills), decodes, context_tokens)))
 
     def iteration_of(self, mhz: float, totals: Totals) -> Iteration:
         """As `iteration`, for totals, which need not be whole numbers: they may be means over many iterations."""
@@ -233,13 +239,22 @@ class EngineModel:
         What the work switches is the same as in `iteration`, what the clock draws goes by the time. At most the TDP.
         """
         g = self.gpu_params
-        return self.tp * min(self._gpu_watts(g.clamp_mhz(mhz), self._work_of(totals), t_s), g.tdp_w)
+        f = g.clamp_mhz(mhz)
+        work = self._work_of(totals)
+        if isinstance(work, SecondWork):
+            own_s, watts = self._at(f, work)
+            watts = g.idle_w + (watts - g.idle_w) * own_s / t_s  # what is above idle power is the work's
+        else:
+            watts = self._gpu_watts(f, work, t_s)
+        return self.tp * min(watts, g.tdp_w)
 
-    def _work_of(self, totals: Totals) -> _Work:
+    def _work_of(self, totals: Totals) -> _Work | SecondWork[float]:
         if totals.new_tokens + totals.decodes <= 0:
             raise ValueError("an iteration needs at least one token to prefill or one sequence to decode")
         t = totals
-        return self._work(t.new_tokens, t.cached_tokens, t.pairs, t.prefills, t.decodes, t.context_tokens)
+        given = (t.new_tokens, t.cached_tokens, t.pairs, t.prefills, t.decodes, t.context_tokens)
+        second = self._k.second
+        return self._work(*given) if second is None else second_work(self._k, second, *given, NUMBERS)
 
     def _work(self, new: float, cached: float, pairs: float, prefills: float, decodes: float, context: float) -> _Work:
         k = self._k
@@ -256,31 +271,36 @@ class EngineModel:
             rows=rows,
         )
 
-    def _run(self, mhz: float, work: _Work) -> Iteration:
+    def _run(self, mhz: float, work: _Work | SecondWork[float]) -> Iteration:
         g = self.gpu_params
         f = g.clamp_mhz(mhz)
         t_s, watts = self._at(f, work)
-        if watts > g.tdp_w:
+        if watts > g.cap_w:
             f, t_s, watts = self._throttle(f, work)
         total = self.tp * watts
-        return Iteration(t_s, total, min(watts, g.tdp_w), f, total * t_s, self.source)
+        return Iteration(t_s, total, min(watts, g.cap_w), f, total * t_s, self.source)
 
-    def _throttle(self, f: float, work: _Work) -> tuple[float, float, float]:
+    def _throttle(self, f: float, work: _Work | SecondWork[float]) -> tuple[float, float, float]:
         """Returns the clock at which the GPU keeps its TDP, as its firmware finds it; with that clock's time
         and power."""
         low, high = self.gpu_params.f_min, f
         for _ in range(_THROTTLE_BISECTIONS):
             middle = (low + high) / 2.0
-            if self._at(middle, work)[1] > self.gpu_params.tdp_w:
+            if self._at(middle, work)[1] > self.gpu_params.cap_w:
                 high = middle
             else:
                 low = middle
         return high, *self._at(high, work)
 
-    def _at(self, f: float, work: _Work) -> tuple[float, float]:
+    def _at(self, f: float, work: _Work | SecondWork[float]) -> tuple[float, float]:
         """Returns seconds, and watts of each GPU, corrected where they were measured: each by its own factor."""
-        t_s = self._time_s(f, work)
-        watts = self._gpu_watts(f, work, t_s)
+        if isinstance(work, SecondWork):
+            assert self._k.second is not None
+            g = self.gpu_params
+            t_s, watts = second_at(self._k, self._k.second, g, self.tp, f, g.voltage(f) ** 2, work, NUMBERS)
+        else:
+            t_s = self._time_s(f, work)
+            watts = self._gpu_watts(f, work, t_s)
         if (known := self.correction) is None:
             return t_s, watts
         return t_s * factor(known.time, self.gpu_params, f), watts * factor(known.power, self.gpu_params, f)

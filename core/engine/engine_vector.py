@@ -7,7 +7,8 @@ call it for one batch at a time, where arrays cost several times more. A test ho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from core.engine.corrections import knots_mhz
 from core.engine.engine_model import Constants, EngineModel
 from core.engine.engine_params import GpuParams
+from core.engine.second_set import ARRAYS, SecondWork, second_at, second_work
 from core.types import Source
 
 Floats = NDArray[np.float64]
@@ -42,9 +44,6 @@ class _Work:
     bytes_kv: Floats
     tokens: Floats
     rows: Floats
-
-    def at(self, where: NDArray[np.bool_]) -> _Work:
-        return _Work(*(getattr(self, name)[where] for name in self.__slots__))
 
 
 def iterations(
@@ -98,7 +97,12 @@ def iterations(
     count = np.where(new > 0, count, 0.0)
     if np.any(count * new + batch <= 0):
         raise ValueError("an iteration needs at least one token to prefill or one sequence to decode")
-    work = _work(instances.constants, new, cached, count, batch, context)
+    k = instances.constants
+    if k.second is None:
+        work: _Work | SecondWork[Floats] = _work(k, new, cached, count, batch, context)
+    else:
+        pairs = count * new * (cached + new / 2.0)
+        work = second_work(k, k.second, count * new, count * cached, pairs, count, batch, context, ARRAYS)
     return _run(instances, np.clip(f, instances.gpu_params.f_min, instances.gpu_params.f_max), work)
 
 
@@ -117,33 +121,45 @@ def _work(k: Constants, new: Floats, cached: Floats, count: Floats, batch: Float
     )
 
 
-def _run(instance: EngineModel, f: Floats, work: _Work) -> Iterations:
+def _run(instance: EngineModel, f: Floats, work: _Work | SecondWork[Floats]) -> Iterations:
     g = instance.gpu_params
-    f = f.copy()
-    t_s, watts = _at(instance, f, work)
-    hot = watts > g.tdp_w
+    f = np.array(f)
+    t_s, watts = (np.array(each) for each in _at(instance, f, work))
+    hot = watts > g.cap_w
     if hot.any():
-        f[hot], t_s[hot], watts[hot] = _throttle(instance, f[hot], work.at(hot))
+        f[hot], t_s[hot], watts[hot] = _throttle(instance, f[hot], _of(work, hot))
     total = instance.tp * watts
-    return Iterations(t_s, total, np.minimum(watts, g.tdp_w), f, total * t_s, instance.source)
+    return Iterations(t_s, total, np.minimum(watts, g.cap_w), f, total * t_s, instance.source)
 
 
-def _throttle(instance: EngineModel, f: Floats, work: _Work) -> tuple[Floats, Floats, Floats]:
+W = TypeVar("W", bound="_Work | SecondWork[Floats]")
+
+
+def _of(work: W, where: NDArray[np.bool_]) -> W:
+    return type(work)(*(np.broadcast_to(getattr(work, item.name), where.shape)[where] for item in fields(work)))
+
+
+def _throttle(instance: EngineModel, f: Floats, work: _Work | SecondWork[Floats]) -> tuple[Floats, Floats, Floats]:
     low, high = np.full_like(f, instance.gpu_params.f_min), f.copy()
     for _ in range(_THROTTLE_BISECTIONS):
         middle = (low + high) / 2.0
-        over = _at(instance, middle, work)[1] > instance.gpu_params.tdp_w
+        over = _at(instance, middle, work)[1] > instance.gpu_params.cap_w
         high = np.where(over, middle, high)
         low = np.where(over, low, middle)
     return high, *_at(instance, high, work)
 
 
-def _at(instance: EngineModel, f: Floats, work: _Work) -> tuple[Floats, Floats]:
-    t_s = _time_s(instance, f, work)
-    watts = _gpu_watts(instance, f, work, t_s)
+def _at(instance: EngineModel, f: Floats, work: _Work | SecondWork[Floats]) -> tuple[Floats, Floats]:
+    g, k = instance.gpu_params, instance.constants
+    if isinstance(work, SecondWork):
+        assert k.second is not None
+        t_s, watts = second_at(k, k.second, g, instance.tp, f, _voltage(g, f) ** 2, work, ARRAYS)
+    else:
+        t_s = _time_s(instance, f, work)
+        watts = _gpu_watts(instance, f, work, t_s)
     if (known := instance.correction) is None:
         return t_s, watts
-    knots = knots_mhz(instance.gpu_params)
+    knots = knots_mhz(g)
     return t_s * np.interp(f, knots, known.time), watts * np.interp(f, knots, known.power)
 
 

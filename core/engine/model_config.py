@@ -10,11 +10,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from core.engine.model_shape import BadShape, ModelParams
+from core.engine.model_shape import KERNELS, BadShape, ModelParams
 
 _GATED, _PLAIN = 3, 2  # matrices of a feed-forward layer
 _FULL = "full_attention"
 _WINDOWED = ("sliding_attention", "chunked_attention")
+
+# Kernels of a layer, where they are more than Llama's: norms of queries and keys, norms of what a part of the layer
+# gives back, the narrow matrices of MLA.
+_KERNELS: Mapping[str, int] = {
+    "deepseek_v2": 17,
+    "deepseek_v3": 17,
+    "exaone4": 13,
+    "gemma2": 13,
+    "gemma3_text": 15,
+    "glm4": 13,
+    "gpt_oss": 13,
+    "llama4_text": 13,
+    "olmo2": 13,
+    "olmo3": 13,
+    "olmoe": 13,
+    "qwen3": 13,
+    "qwen3_moe": 13,
+}
+
+# Of these, as of all checkpoints in MXFP4, only the experts are published quantized, whether the file says so or not.
+_EXPERTS_ALONE = ("gpt_oss", "llama4_text")
 
 # Matrices of a feed-forward layer, by the type of a model. What is not here keeps other state than a KV cache, or other
 # layers than these, and its figures would be wrong.
@@ -111,7 +132,8 @@ def shape_of_config(config: Mapping[str, Any], name: str = "", kv_bits: float | 
     embeddings = (1 if tied else 2) * vocab * hidden
     feed_forward = (layers - experts.layers) * dense_layer + experts.shared
     own = embeddings + layers * attention.params + feed_forward + experts.routers + (2 * layers + 1) * hidden
-    bits, kv = _bits(config.get("quantization_config") or text.get("quantization_config"), _dtype_bytes(config, text))
+    quantization = config.get("quantization_config") or text.get("quantization_config")
+    bits, kv = _bits(quantization, _dtype_bytes(config, text), kind in _EXPERTS_ALONE)
     dense_bits = (layers * attention.params * bits.attention + feed_forward * bits.feed_forward) / max(
         1, layers * attention.params + feed_forward
     )
@@ -139,6 +161,8 @@ def shape_of_config(config: Mapping[str, Any], name: str = "", kv_bits: float | 
             expert_bits=bits.experts if experts.count else 0.0,
             kv_bits=kv_bits or kv,
             compute_bits=bits.compute,
+            kernels=_KERNELS.get(kind, KERNELS),
+            blocks=bits.compute == 8 and _in_blocks(config.get("quantization_config") or {}, kind),
         )
     except BadShape as error:
         field_name, _, reason = str(error).partition(": ")
@@ -265,12 +289,17 @@ def _dtype_bytes(config: Mapping[str, Any], text: Mapping[str, Any]) -> int:
     raise BadConfig("dtype", f"'{kind}' is none of bfloat16, float16, float32")
 
 
+def _in_blocks(quantization: Mapping[str, Any], kind: str) -> bool:
+    """Says whether FP8 weights have scales by block; checkpoints of Qwen3's experts have, said or not."""
+    return bool(quantization.get("weight_block_size")) or kind == "qwen3_moe"
+
+
 _SCALE_BITS = 16
 _MXFP4_BITS = 4 + 8 / 32  # one scale of 8 bits for 32 elements (OCP MX 1.0)
 _NVFP4_BITS = 4 + 8 / 16
 
 
-def _bits(given: object, dtype_bytes: int) -> tuple[Bits, float]:
+def _bits(given: object, dtype_bytes: int, experts_alone: bool) -> tuple[Bits, float]:
     """Reads a checkpoint's quantization; returns the bits of weights, and those of the KV cache."""
     usual = 8.0 * dtype_bytes
     if not given:
@@ -281,7 +310,7 @@ def _bits(given: object, dtype_bytes: int) -> tuple[Bits, float]:
     weights, compute = _weight_bits(method, given)
     kept = " ".join(map(str, given.get("modules_to_not_convert") or given.get("ignore") or ()))
     attention = usual if "self_attn" in kept else weights
-    if method == "mxfp4":  # experts alone: the rest of the checkpoint is listed as not converted
+    if experts_alone or method == "mxfp4":
         return Bits(usual, usual, weights, compute), usual
     feed_forward = usual if "shared_expert" in kept else weights
     cache = given.get("kv_cache_scheme")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _DTYPE_BYTES = 2  # bfloat16 and float16
+KERNELS = 11  # in a layer of Llama
 
 
 class BadShape(ValueError):
@@ -29,7 +30,8 @@ class ModelParams:
 
     Bits are of one element: `dense_bits` of all weights but experts and embeddings, `compute_bits` of what matrices are
     multiplied in (8: FP8; weights of fewer bits are unpacked to 16). `dtype_bytes` is of everything else: activations,
-    embeddings and, unless said otherwise, all the former.
+    embeddings and, unless said otherwise, all the former. `blocks`: FP8 weights have a scale for each block of them.
+    `kernels` are those of a layer; norms of queries and keys, or of what a layer gives back, are more than Llama's.
     """
 
     name: str = field(compare=False)
@@ -53,6 +55,8 @@ class ModelParams:
     expert_bits: float = 0.0
     kv_bits: float = 0.0
     compute_bits: int = 0
+    kernels: int = KERNELS
+    blocks: bool = False
 
     def __post_init__(self) -> None:
         usual = 8 * self.dtype_bytes
@@ -108,6 +112,16 @@ class ModelParams:
         return self.latent or 2 * self.kv_heads * self.head_dim
 
     @property
+    def kv_shards(self) -> int:
+        """The GPUs that a token's cache can be cut over; beyond that each keeps a copy of a part."""
+        return 1 if self.latent else self.kv_heads
+
+    @property
+    def full_share(self) -> float:
+        """The share of the layers that look back to the first token."""
+        return 1.0 - self.window_layers / self.layers
+
+    @property
     def kv_bytes(self) -> float:
         """Bytes that a token caches over all layers, each of which keeps it."""
         return self.layers * self.kv_elements * self.kv_bits / 8
@@ -135,6 +149,10 @@ class ModelParams:
             words.append(f"d{self.dtype_bytes}")
         bits = {"w": self.dense_bits, "x": self.expert_bits, "k": self.kv_bits, "c": self.compute_bits}
         words += [f"{letter}{_decimal(value)}" for letter, value in bits.items() if value != usual]
+        if self.kernels != KERNELS:
+            words.append(f"n{self.kernels}")
+        if self.blocks:
+            words.append("blocks")
         return ".".join(words)
 
 
@@ -157,6 +175,8 @@ _WORDS = {
     "expert_bits": r"x(?P<expert_bits>\d+(?:_\d+)?)",
     "kv_bits": r"k(?P<kv_bits>\d+(?:_\d+)?)",
     "compute_bits": r"c(?P<compute_bits>\d+)",
+    "kernels": r"n(?P<kernels>\d+)",
+    "blocks": r"(?P<blocks>blocks)",
 }
 _MUST = 5
 _PATTERN = re.compile(
@@ -174,7 +194,7 @@ def shape_of_key(key: str) -> ModelParams:
         if name in _FRACTIONAL:
             values[name] = float(text.replace("_", "."))
         else:
-            values[name] = True if name == "tied" else int(text)
+            values[name] = True if name in ("tied", "blocks") else int(text)
     return ModelParams(name=key, **values)
 
 

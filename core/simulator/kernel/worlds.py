@@ -23,19 +23,23 @@ _ROWS = 1024  # of `own` to begin with; more when needed
 def cost_row(spec: InstanceSpec) -> Floats:
     """Returns an instance's cost parameters in the kernel's order, of shape (costs,)."""
     costs = spec.engine_costs
+    row = np.zeros(kernel.COSTS)
+    row[kernel.TIME0 :] = 1.0
     values: dict[str, float] = dict.fromkeys(kernel.COST_COLUMNS, 0.0)
     if isinstance(costs, FixedCosts):
         values |= {name: getattr(costs, name) for name in ("base_s", "prefill_token_s", "decode_s", "busy_w", "idle_w")}
         values["fixed"] = 1.0
     else:
-        gpu = {item.name: getattr(costs.gpu_params, item.name) for item in fields(costs.gpu_params)}
-        constants = {item.name: getattr(costs.constants, item.name) for item in fields(costs.constants)}
-        values |= {name: value for name, value in (gpu | constants).items() if name in values}
-        values["tp"] = spec.tp
-        known = costs.correction
-        for name, factors in (("time", known and known.time), ("power", known and known.power)):
-            values |= {f"{name}{n}": factors[n] if factors else 1.0 for n in range(kernel.KNOTS)}
-    return np.array([values[name] for name in kernel.COST_COLUMNS])
+        gpu, constants, second = costs.gpu_params, costs.constants, costs.constants.second
+        for source in (gpu, constants):
+            values |= {item.name: getattr(source, item.name) for item in fields(source) if item.name in values}
+        values |= {"tp": spec.tp, "cap_w": gpu.cap_w, "second": float(second is not None)}
+        if second is not None:
+            row[len(values) : kernel.TIME0] = [getattr(second, name) for name in kernel.SECOND_COLUMNS]
+        if costs.correction is not None:
+            row[kernel.TIME0 :] = (*costs.correction.time, *costs.correction.power)
+    row[: len(values)] = [values[name] for name in kernel.COST_COLUMNS]
+    return row
 
 
 def pool_rows(fleet: FleetSpec) -> NDArray[np.void]:
