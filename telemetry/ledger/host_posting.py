@@ -52,11 +52,22 @@ SELECT DISTINCT ON (s.node_id, s.domain) s.node_id, s.domain, s.at, round(s.ener
        round(s.energy_j * 1e6)::bigint
 FROM telemetry_hostsample s JOIN pools_node n ON n.id = s.node_id
 WHERE s.energy_j BETWEEN 0 AND {MOST_J} AND s.at <= %(until)s AND (s.node_id, s.domain) IN (
-    SELECT DISTINCT r.node_id, r.domain FROM telemetry_hostsample r
-    WHERE r.at > %(since)s AND r.at <= %(until)s AND r.energy_j IS NOT NULL AND NOT EXISTS (
-        SELECT FROM telemetry_hostmark m WHERE m.node_id = r.node_id AND m.domain = r.domain))
+    SELECT r.node_id, r.domain FROM (
+        SELECT DISTINCT node_id, domain FROM telemetry_hostsample
+        WHERE at > %(since)s AND at <= %(until)s AND energy_j IS NOT NULL
+    ) r LEFT JOIN telemetry_hostmark m USING (node_id, domain) WHERE m.id IS NULL)
 ORDER BY s.node_id, s.domain, s.at
 ON CONFLICT DO NOTHING
+"""
+
+
+# Compare-and-swap of all at once. A reset lowers the opening by what the counter forgot: it balances.
+MOVE_SQL = """
+UPDATE telemetry_hostmark m
+SET at = v.at, energy_uj = v.energy_uj, opened_energy_uj = m.opened_energy_uj - v.forgotten_uj
+FROM unnest(%s::bigint[], %s::timestamptz[], %s::bigint[], %s::timestamptz[], %s::bigint[], %s::bigint[])
+     AS v (id, was_at, was_uj, at, energy_uj, forgotten_uj)
+WHERE m.id = v.id AND m.at = v.was_at AND m.energy_uj = v.was_uj RETURNING m.id
 """
 
 
@@ -124,7 +135,7 @@ def _enter(postings: Sequence[_Posting]) -> int:
     if not postings:
         return 0
     with transaction.atomic():
-        moved = [posting for posting in postings if _move(posting)]  # in one order: two postings cannot deadlock
+        moved = _move(postings)
         rows = [_by_interval(posting.advance.slices) for posting in moved]
         counts = [len(row[0]) for row in rows]
         if not sum(counts):
@@ -163,14 +174,20 @@ def _by_interval(slices: Slices) -> tuple[Any, Any, Any]:
     return one.min(slices.start_us)[kept], one.max(slices.end_us)[kept], energy_uj[kept]
 
 
-def _move(posting: _Posting) -> bool:
-    """Moves the watermark by compare-and-swap. A reset lowers the opening by what the counter forgot: it balances."""
-    mark, reached = posting.mark, posting.advance
-    moved = HostMark.objects.filter(pk=mark.pk, at=mark.at, energy_uj=mark.energy_uj).update(
-        at=moment(reached.border_us),
-        energy_uj=reached.counter_uj,
-        opened_energy_uj=mark.opened_energy_uj - reached.forgotten_uj,
-    )
-    if not moved:
-        log.info("%s of node %s was posted by another process", mark.domain, mark.node_id)
-    return moved == 1
+def _move(postings: Sequence[_Posting]) -> list[_Posting]:
+    """Moves the watermarks, each if nobody else has, and returns the postings whose watermark moved."""
+    ids = [posting.mark.pk for posting in postings]
+    list(HostMark.objects.select_for_update().filter(pk__in=ids).order_by("pk"))  # in one order: no deadlock
+    rows = [
+        (
+            *(posting.mark.pk, posting.mark.at, posting.mark.energy_uj),
+            *(moment(posting.advance.border_us), posting.advance.counter_uj, posting.advance.forgotten_uj),
+        )
+        for posting in postings
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(MOVE_SQL, [list(column) for column in zip(*rows, strict=True)])
+        moved = {pk for (pk,) in cursor.fetchall()}
+    if len(moved) < len(postings):
+        log.info("%d domains of hosts were posted by another process", len(postings) - len(moved))
+    return [posting for posting in postings if posting.mark.pk in moved]

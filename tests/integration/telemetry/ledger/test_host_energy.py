@@ -114,6 +114,22 @@ def test_entries_are_the_counters_and_are_entered_once_when_posted_twice(instanc
         HostEntry.objects.update(energy_uj=0)
 
 
+def test_entries_are_entered_once_when_two_processes_post_the_same(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample(instance.node, PACKAGE, lambda at_s: (at_s - START) * 90.0)
+    enter, entered = host_posting._enter, []
+
+    def both(postings: list[object]) -> int:
+        entered.extend([enter(postings), enter(postings)])  # type: ignore[arg-type]
+        return entered[-2]
+
+    monkeypatch.setattr(host_posting, "_enter", both)
+    assert post() == 90
+    assert sum(entered) == 90
+    assert_balanced()
+
+
 def test_nothing_is_known_of_a_gap_when_the_count_starts_again(instance: Instance) -> None:
     """The agent was away from 300 to 400 s, and its counts start from 0."""
     sample(instance.node, PACKAGE, lambda at_s: (at_s - START) * 50.0, until_s=START + 300)
