@@ -34,9 +34,9 @@ def _leash_pool_process(**_: Any) -> None:
 @task_prerun.connect
 def _know_gpu_types(**_: Any) -> None:
     """Lets tasks plan with the types that were stored meanwhile."""
-    from pools import gpu_type_rows
+    from pools import engine_knowledge
 
-    gpu_type_rows.refresh_if_due()
+    engine_knowledge.refresh_if_due()
 
 
 @app.on_after_configure.connect

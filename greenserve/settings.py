@@ -59,7 +59,7 @@ MIDDLEWARE = [
     "django_htmx.middleware.HtmxMiddleware",
     "frontend.reader_choices.TimeZoneMiddleware",
     "frontend.people.sign_in.PasswordMiddleware",
-    "pools.gpu_type_rows.GpuTypesMiddleware",
+    "pools.engine_knowledge.EngineKnowledgeMiddleware",
     "allauth.account.middleware.AccountMiddleware",
 ]
 

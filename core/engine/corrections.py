@@ -8,7 +8,7 @@ plans, clock rules, routers and the simulator follow measurements without asking
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from core.engine import engine_params, parameter_caches
@@ -44,7 +44,7 @@ class Correction:
     time: tuple[float, ...]
     power: tuple[float, ...]
     source: Source = Source.CALIBRATED
-    at_s: float | None = None
+    at_s: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         low, high = BOUNDS

@@ -8,10 +8,11 @@ heals a profile that has become wrong.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from core.engine import parameter_caches
 from core.engine.corrections import BOUNDS, KNOTS, Configuration, Correction, configuration, correct, knots_mhz
-from core.engine.engine_model import EngineModel, UnknownConfiguration, closed_form, engine_model
+from core.engine.engine_model import EngineModel, closed_form, engine_model
 from core.engine.parameter_caches import cached
 from core.engine.profiled_engine import ProfiledEngine
 from core.engine.profiles import Profile
@@ -36,13 +37,13 @@ def publish(profiles: Iterable[Profile]) -> bool:
 
 
 def calibrate(residuals: Mapping[Configuration, Correction]) -> bool:
-    """Makes these the residuals of this process, in place of those before; says whether anything changed."""
-    if residuals == _residuals:
-        return False
+    """Makes these the residuals of this process, in place of those before; says whether any factor changed."""
+    changed = residuals != _residuals
     _residuals.clear()
     _residuals.update(residuals)
-    _renew()
-    return True
+    if changed:
+        _renew()
+    return changed
 
 
 def profile_of(key: Configuration) -> Profile | None:
@@ -58,6 +59,23 @@ def profiles() -> tuple[Profile, ...]:
 def residual_of(key: Configuration) -> Correction | None:
     """Returns the residual in force; None: nothing was measured while serving."""
     return _residuals.get(key)
+
+
+class Basis(NamedTuple):
+    """The ground of a configuration's figures. `measured_at_s`: Unix seconds; None: not known, or nothing measured."""
+
+    source: Source
+    measured_at_s: float | None
+
+
+def basis(key: Configuration) -> Basis:
+    """Returns what predictions of a configuration rest on, inside what was measured, and of when that is."""
+    profile, residual = _profiles.get(key), _residuals.get(key)
+    if residual is not None:
+        return Basis(residual.source, residual.at_s)
+    if profile is not None:
+        return Basis(profile.source, profile.measured_at_s)
+    return Basis(Source.MODELLED, None)
 
 
 def engine_costs(model: str, gpu: str, tp: int, engine: str) -> ProfiledEngine | EngineModel:
@@ -93,7 +111,7 @@ def _renew() -> None:
     for key in _profiles.keys() | _residuals.keys():
         try:
             found[key] = _together(key)
-        except UnknownConfiguration:
+        except ValueError:  # of a GPU that no closed form knows, or a profile without sense
             continue
     correct(found)
 

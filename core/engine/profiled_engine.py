@@ -247,13 +247,25 @@ class ProfiledEngine:
         time, power = (math.exp(sum(w * math.log(self._scales[f][n]) for f, w in around)) for n in (0, 1))
         return Scale(time, power)
 
+    def furthest(self) -> Scale:
+        """Returns of all points the ratios to the closed form that are furthest from 1."""
+        times, watts = zip(*(own for each in self._ratios.values() for own in each), strict=True)
+        return Scale(*(max(column, key=lambda ratio: abs(math.log(ratio))) for column in (times, watts)))
+
     @cached_property
-    def _scales(self) -> dict[float, Scale]:
-        ratios: dict[float, list[tuple[float, float]]] = {}
+    def _ratios(self) -> dict[float, list[tuple[float, float]]]:
+        """Ratios of time and of power to the closed form, of each point, by clock."""
+        found: dict[float, list[tuple[float, float]]] = {}
         for point in self.profile.points:
             one = self.model.iteration_of(point.mhz, _totals(point))
-            ratios.setdefault(point.mhz, []).append((point.t_s / one.t_s, self._watts(point) / one.watts))
-        return {mhz: Scale(*(median(column) for column in zip(*each, strict=True))) for mhz, each in ratios.items()}
+            found.setdefault(point.mhz, []).append((point.t_s / one.t_s, self._watts(point) / one.watts))
+        return found
+
+    @cached_property
+    def _scales(self) -> dict[float, Scale]:
+        return {
+            mhz: Scale(*(median(column) for column in zip(*each, strict=True))) for mhz, each in self._ratios.items()
+        }
 
     def _watts(self, point: Point) -> float:
         if point.watts is not None:

@@ -6,7 +6,8 @@ instance; empty in all rows of a configuration that was only timed). For each pr
 batch, so that there is something to interpolate between; contexts may differ.
 
 Optional columns: t_spread and watts_spread (of repeats, as a share of the value), source (measured, the default, or
-published: taken by others, on other machines) and origin (in words, who took it). `profiled_engine` predicts from it.
+published: taken by others, on other machines), origin (in words, who took it) and measured_at (ISO 8601: when; of a
+configuration the newest counts). `profiled_engine` predicts from it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +43,7 @@ COLUMNS = (
     "watts_spread",
     "source",
     "origin",
+    "measured_at",
 )
 _NAMES = ("model", "gpu", "engine")
 _COUNTS = ("tp", "prefill_tokens", "batch", "iterations")
@@ -75,7 +78,7 @@ class ProfileError(ValueError):
     def __init__(self, row: int | None, field_name: str, reason: str) -> None:
         where = f"row {row}: " if row is not None else ""
         super().__init__(f"{where}{field_name}: {reason}")
-        self.row = row
+        self.row, self.reason = row, reason
         self.field_name = field_name
 
 
@@ -128,6 +131,8 @@ class Profile:
         points = tuple(sorted(self.points, key=lambda point: (*point.curve, point.context_tokens)))
         object.__setattr__(self, "points", points)
         content: list[list[Any]] = [[self.model, self.gpu, self.tp, self.engine, self.source, self.origin]]
+        if self.measured_at_s is not None:
+            content[0].append(self.measured_at_s)
         content += [[getattr(point, item.name) for item in fields(Point)] for point in points]
         digest = hashlib.sha256(json.dumps(content, allow_nan=False).encode()).hexdigest()
         object.__setattr__(self, "version", digest)
@@ -136,6 +141,11 @@ class Profile:
     def metered(self) -> bool:
         """True where its power is known (then of every point)."""
         return self.points[0].watts is not None
+
+    @property
+    def measured_at(self) -> str | None:
+        """The time when it was measured, as ISO 8601 in UTC."""
+        return None if self.measured_at_s is None else datetime.fromtimestamp(self.measured_at_s, UTC).isoformat()
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yields its points as rows of COLUMNS; `profiles_of` makes the same profile of them."""
@@ -157,11 +167,17 @@ def read_rows(path: Path) -> Iterable[Mapping[str, Any]]:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ProfileError(None, "file", "not UTF-8 text") from None
-    if path.suffix.lower() != ".json":
-        table = csv.DictReader(io.StringIO(text, newline=""))
-        return (
-            {name: original(cell) if isinstance(cell, str) else cell for name, cell in row.items()} for row in table
-        )
+    return rows_of_json(text) if path.suffix.lower() == ".json" else rows_of_csv(text)
+
+
+def rows_of_csv(text: str) -> Iterable[Mapping[str, Any]]:
+    """Reads the rows of a CSV's text, whose first line names the columns."""
+    table = csv.DictReader(io.StringIO(text, newline=""))
+    return ({name: original(cell) if isinstance(cell, str) else cell for name, cell in row.items()} for row in table)
+
+
+def rows_of_json(text: str) -> Iterable[Mapping[str, Any]]:
+    """Reads a list of objects. Raises ProfileError."""
     try:
         rows = json.loads(text)
     except json.JSONDecodeError as error:
@@ -173,15 +189,22 @@ def read_rows(path: Path) -> Iterable[Mapping[str, Any]]:
 
 def write_profile(path: Path, *profiles: Profile) -> None:
     """Writes what `load_profiles` reads: JSON when the name ends so, else CSV. Raises OSError."""
-    rows = [row for profile in profiles for row in profile.rows()]
     if path.suffix.lower() == ".json":
-        lines = ",\n".join(
-            json.dumps({name: value for name, value in row.items() if value is not None}) for row in rows
-        )
+        lines = ",\n".join(json.dumps(row) for profile in profiles for row in json_rows(profile))
         path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
         return
     with path.open("w", encoding="utf-8", newline="") as file:
-        write_csv(file, COLUMNS, ([row[name] for name in COLUMNS] for row in rows))
+        write_csv(file, COLUMNS, table(*profiles))
+
+
+def table(*profiles: Profile) -> Iterator[list[Any]]:
+    """Yields the points as cells of COLUMNS."""
+    return ([row[name] for name in COLUMNS] for profile in profiles for row in profile.rows())
+
+
+def json_rows(profile: Profile) -> list[dict[str, Any]]:
+    """Returns the points as JSON has them: without what is not known."""
+    return [{name: value for name, value in row.items() if value is not None} for row in profile.rows()]
 
 
 @dataclass(slots=True)
@@ -191,6 +214,7 @@ class _Found:
     source: Source
     origin: str
     points: dict[tuple[tuple[int, float, int], float], Point] = field(default_factory=dict)
+    measured_at_s: float | None = None  # of its rows' the newest
     unmetered_row: int | None = None  # the first
 
     def add(self, number: int, source: Source, origin: str, point: Point) -> None:
@@ -208,7 +232,7 @@ class _Found:
         if self.unmetered_row is not None and any(point.watts is not None for point in points):
             raise ProfileError(self.unmetered_row, "watts", "missing, though other rows of the configuration have it")
         check_grid(key, points)
-        return Profile(*key, points=points, source=self.source, origin=self.origin)
+        return Profile(*key, points=points, source=self.source, origin=self.origin, measured_at_s=self.measured_at_s)
 
 
 def profiles_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Profile, ...]:
@@ -221,7 +245,9 @@ def profiles_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Profile, ...]:
         shape, t_s = read_shape(number, row, key), read_number(number, row, "t_s")
         watts, *spreads = (read_number(number, row, name) if given(row, name) else None for name in _OPTIONAL)
         point = Point(*shape, t_s, watts, *spreads)
-        found.setdefault(key, _Found(source, origin)).add(number, source, origin, point)
+        one = found.setdefault(key, _Found(source, origin))
+        one.add(number, source, origin, point)
+        one.measured_at_s = _newest(one.measured_at_s, _measured_at_s(number, row))
     if not found:
         raise ProfileError(None, "file", "no measurements in it")
     return tuple(one.profile(key) for key, one in found.items())
@@ -260,6 +286,23 @@ def _source(number: int, row: Mapping[str, Any]) -> Source:
     if value not in (Source.MEASURED, Source.PUBLISHED):
         raise ProfileError(number, "source", f"'{value}' is neither measured nor published")
     return Source(value)
+
+
+def _measured_at_s(number: int, row: Mapping[str, Any]) -> float | None:
+    """Reads when a row was measured, in Unix seconds; a time without a zone is UTC."""
+    if not given(row, "measured_at"):
+        return None
+    value = row["measured_at"]
+    try:
+        found = datetime.fromisoformat(value.strip() if isinstance(value, str) else "")
+    except ValueError:
+        reason = f"{value!r} is no time of ISO 8601, such as 2026-11-02T08:30:00Z"
+        raise ProfileError(number, "measured_at", reason) from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _newest(one: float | None, other: float | None) -> float | None:
+    return max((at_s for at_s in (one, other) if at_s is not None), default=None)
 
 
 def read_name(number: int, row: Mapping[str, Any], name: str) -> str:

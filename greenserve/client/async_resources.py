@@ -689,6 +689,85 @@ class AsyncEmbodiedFactors:
         )
 
 
+class AsyncEngineProfiles:
+    """`/api/v1/engine-profiles/`"""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def create(self, *, idempotency_key: str | None = None, **fields: Unpack[m.NewEngineProfiles]) -> m.BroughtIn:
+        """Stores a version for each configuration among the rows, all or none. What is there already stays so (200)."""
+        return await self._transport.read(
+            Call("POST", "engine-profiles/", body=fields, key=new_key(idempotency_key)), m.BroughtIn
+        )
+
+    def list(
+        self,
+        *,
+        engine: str | None = None,
+        gpu_type: str | None = None,
+        model: str | None = None,
+        ordering: Literal["created_at", "-created_at", "measured_at", "-measured_at"] | None = None,
+        published_after: datetime | None = None,
+        source: m.Source | None = None,
+        tp: int | None = None,
+        version: str | None = None,
+        page_size: int = PAGE_SIZE,
+    ) -> AsyncRows[m.EngineProfile]:
+        """Returns the rows, a page at a time. Measured profiles of engines, the newest first. Of a configuration at
+        most one version is published.
+
+        Args:
+            model: The model that was measured.
+            ordering: The field to order by; with a minus the largest first.
+            published_after: Only those after this. Empty: no decision goes by it.
+            source: * `measured` - Measured
+        """
+        return AsyncRows(
+            self._transport,
+            Call(
+                "GET",
+                "engine-profiles/",
+                {
+                    "engine": engine,
+                    "gpu_type": gpu_type,
+                    "model": model,
+                    "ordering": ordering,
+                    "published_after": published_after,
+                    "source": source,
+                    "tp": tp,
+                    "version": version,
+                    "limit": page_size,
+                },
+            ),
+            m.EngineProfile,
+        )
+
+    async def get(self, id: int, /) -> m.EngineProfileDetail:
+        """Returns one. Measured profiles of engines, the newest first. Of a configuration at most one version is
+        published.
+        """
+        return await self._transport.read(Call("GET", f"engine-profiles/{segment(id)}/"), m.EngineProfileDetail)
+
+    async def csv(self, id: int, /) -> bytes:
+        """Returns its points as a CSV, as an import reads them."""
+        answer = await self._transport.send(Call("GET", f"engine-profiles/{segment(id)}/csv/", accept="*/*"))
+        return answer.content
+
+    async def publish(self, id: int, /, *, idempotency_key: str | None = None) -> m.EngineProfileDetail:
+        """Decisions go by it within seconds, in place of another of its configuration."""
+        return await self._transport.read(
+            Call("POST", f"engine-profiles/{segment(id)}/publish/", key=new_key(idempotency_key)), m.EngineProfileDetail
+        )
+
+    async def withdraw(self, id: int, /, *, idempotency_key: str | None = None) -> m.EngineProfileDetail:
+        """No decision goes by it any more; one that is not published is left as it is."""
+        return await self._transport.read(
+            Call("POST", f"engine-profiles/{segment(id)}/withdraw/", key=new_key(idempotency_key)),
+            m.EngineProfileDetail,
+        )
+
+
 class AsyncEpochs:
     """`/api/v1/epochs/`"""
 
@@ -2165,7 +2244,7 @@ class AsyncProfiles:
         self,
         *,
         gpu_type: str | None = None,
-        kind: m.ProfileKind | None = None,
+        kind: m.Source | None = None,
         model_card: str | None = None,
         note: str | None = None,
         ordering: Literal[
@@ -3531,6 +3610,7 @@ class AsyncResources:
         self.clusters = AsyncClusters(transport)
         self.decisions = AsyncDecisions(transport)
         self.embodied_factors = AsyncEmbodiedFactors(transport)
+        self.engine_profiles = AsyncEngineProfiles(transport)
         self.epochs = AsyncEpochs(transport)
         self.experiments = AsyncExperiments(transport)
         self.feeds = AsyncFeeds(transport)

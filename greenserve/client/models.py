@@ -65,10 +65,10 @@ Policy = Literal[
     "disaggregated",
     "threshold",
 ]
-ProfileKind = Literal["measured", "published", "modelled"]
 RequestStatus = Literal["ok", "client_error", "client_gone", "upstream_error", "timeout", "rejected"]
 Signal = Literal["average", "marginal", "price"]
 SloKind = Literal["ttft", "tpot", "e2e"]
+Source = Literal["measured", "published", "modelled"]
 State = Literal["open", "acknowledged", "resolved"]
 Status = Literal["pending", "approved", "rejected", "expired", "outdated"]
 TenantBillBasis = Literal["usage", "allocation", "marginal"]
@@ -245,6 +245,13 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
     energy_wh: float
     gpu_hours: float
+
+
+class BroughtIn(msgspec.Struct, frozen=True, kw_only=True):
+    """The versions that an import has. `created`: how many versions were not there before."""
+
+    created: int
+    profiles: tuple[EngineProfile, ...]
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -469,6 +476,63 @@ class EmbodiedFactor(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     entered_at: Time
     etag: str
+
+
+class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a configuration's profile; decisions go by the one whose `published_at` is not null.
+
+    Attributes:
+        model: The model that was measured.
+        shape: The model's shape, or its name where no shape is known.
+        origin: Who measured it, and where.
+        points: How many it has; the CSV has them.
+        measured_at: Empty: not known.
+        published_at: Empty: no decision goes by it.
+    """
+
+    id: int
+    model: str
+    shape: str
+    gpu_type: str
+    tp: int
+    engine: str
+    version: str
+    source: Source
+    origin: str
+    points: int
+    measured_at: Time | None
+    created_at: Time
+    published_at: Time | None
+
+
+class EngineProfileDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """Also, of all points, the ratios to the closed form that are furthest from 1; null where it knows no such
+    engine.
+
+    Attributes:
+        model: The model that was measured.
+        shape: The model's shape, or its name where no shape is known.
+        origin: Who measured it, and where.
+        points: How many it has; the CSV has them.
+        measured_at: Empty: not known.
+        published_at: Empty: no decision goes by it.
+    """
+
+    id: int
+    model: str
+    shape: str
+    gpu_type: str
+    tp: int
+    engine: str
+    version: str
+    source: Source
+    origin: str
+    points: int
+    measured_at: Time | None
+    created_at: Time
+    published_at: Time | None
+    time_ratio: float | None
+    power_ratio: float | None
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
@@ -958,7 +1022,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: float | None
     tpot_s: float | None
     e2e_s: float | None
-    kind: ProfileKind
+    kind: Source
     source: str
     note: str
     etag: str
@@ -2106,6 +2170,18 @@ class NewEmbodiedFactor(TypedDict, total=False):
     version: Required[str]
 
 
+class NewEngineProfiles(TypedDict, total=False):
+    """Profiles: `rows`, objects with the columns of docs/fidelity.md, or `csv`, the text of such a table.
+
+    Attributes:
+        publish: Also publish each of them.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    csv: str
+    publish: bool
+
+
 class NewFeed(TypedDict, total=False):
     """A source of carbon intensity or of prices. Keys of providers are set in the environment, never here.
 
@@ -2305,7 +2381,7 @@ class NewProfile(TypedDict, total=False):
     ttft_s: float | None
     tpot_s: float | None
     e2e_s: float | None
-    kind: Required[ProfileKind]
+    kind: Required[Source]
     source: Required[str]
     note: str
 
@@ -2613,7 +2689,7 @@ class ProfileChanges(TypedDict, total=False):
     ttft_s: float | None
     tpot_s: float | None
     e2e_s: float | None
-    kind: ProfileKind
+    kind: Source
     source: str
     note: str
 

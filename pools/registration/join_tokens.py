@@ -15,7 +15,7 @@ from django.utils import timezone
 from core.engine import gpu_types
 from core.engine.engine_params import GPUS
 from core.engine.profiles import UNCATALOGUED
-from pools import gpu_type_rows
+from pools import engine_knowledge
 from pools.access import audit
 from pools.access.audit import Actor
 from pools.agent.join_messages import GpuOffer, NodeOffer
@@ -51,7 +51,7 @@ def join(offer: NodeOffer, now: datetime) -> tuple[Node, list[str]]:
     New nodes are metered and closed to planning: an operator opens them once their agent runs engines. A GPU type that
     is not known is entered as the driver describes it. Returns the node, and what is to be known of its GPUs' types.
     """
-    gpu_type_rows.refresh()
+    engine_knowledge.refresh()
     token = JoinToken.objects.select_for_update().filter(token_hash=hash_secret(offer.token)).first()
     if token is None or token.used_at is not None or token.expires_at <= now:
         why = "is not known" if token is None else "was used" if token.used_at is not None else "has expired"
@@ -98,7 +98,7 @@ def _type_of(actor: Actor, offer: GpuOffer, notes: list[str]) -> str:
         return offer.gpu_type
     row.save()
     audit.record(actor, "created", row, None, audit.values(row))
-    gpu_type_rows.refresh()
+    engine_knowledge.refresh()
     notes.append(
         f"The GPU type {row.name} is entered as the driver describes it. Plans keep wide margins until a node with it "
         f"has been profiled; its {', '.join(row.assumed)} are assumed: correct them under Configure, GPU types."

@@ -15,7 +15,7 @@ from core.policy.knobs import Knobs
 from core.policy.presets import Policy
 from core.policy.tuning import Tuning
 from core.types import CarbonPlan, Loop
-from pools import gpu_type_rows
+from pools import engine_knowledge
 from pools.models import Partition, Pool, Service
 from scheduler.control import active_operations, loop_times, service_policy
 from scheduler.control.active_operations import Pin
@@ -74,7 +74,7 @@ def resolve(
     service: Service, now: datetime, reporting: Iterable[str], policy: Policy | None = None, advisory: bool = False
 ) -> TurnContext:
     """Reads what is in force at `now`. `policy`: that the loops are to run; None: the one that decides."""
-    gpu_type_rows.refresh()
+    engine_knowledge.refresh()
     overrides = active_operations.planned_around(service, now)
     own = policy or service_policy.deciding(service)
     knobs = service_policy.with_overrides(own, overrides)

@@ -16,7 +16,7 @@ from core.cells import csv_text
 from core.engine.engine_model import GPUS, UnknownConfiguration, engine_model
 from core.engine.gpu_type_fields import values_of
 from core.simulator.policies.world import alike
-from pools import gpu_type_rows
+from pools import engine_knowledge
 from pools.models import Gpu, Partition, Service, Site
 from telemetry.carbon.site_signals import MIN_KNOWN_SHARE, IntensityCurve, price_steps
 from telemetry.ledger.rates import InForce, Rates
@@ -53,7 +53,7 @@ def draft(
     Raises:
         BadStudy: There is nothing to simulate, and what to do about it.
     """
-    gpu_type_rows.refresh()
+    engine_knowledge.refresh()
     services = list(Service.objects.filter(name__in=workloads).select_related("model_card", "partition"))
     if not services:
         raise BadStudy("base", "there is no service to simulate; set one up, or take one of the papers' scenarios")
@@ -65,7 +65,7 @@ def draft(
     made.document["fleet"] = _groups(services, nodes, made.notes)
     stands = {group["site"] for group in made.document["fleet"]}
     kept = [site for site in sites if site.name in stands]
-    if own_types := gpu_type_rows.named(group["gpu"] for group in made.document["fleet"]):
+    if own_types := engine_knowledge.named(group["gpu"] for group in made.document["fleet"]):
         made.document["gpu_types"] = {one.name: values_of(one) for one in own_types}
     made.document["sites"] = _sites(kept, nodes, start, end, now, made)
     made.document["services"] = {service.name: _service(service, workloads[service.name]) for service in services}

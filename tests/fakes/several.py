@@ -9,7 +9,7 @@ from pools.access.audit import Actor
 from pools.models import Job, ModelCard, Partition, Profile, RequestClass, Service
 from scheduler import webhooks
 from scheduler.models import Study, StudyRun, Trial, TrialBlock
-from scheduler.operations import overrides, pauses
+from scheduler.operations import engine_profiles, overrides, pauses
 from telemetry.models import (
     Alert,
     AlertSilence,
@@ -25,6 +25,7 @@ from telemetry.models import (
 )
 
 from . import seed
+from .engine_profiles import rows as measured_rows
 
 
 def of_everything(actor: Actor, now: datetime | None = None) -> seed.Seeded:
@@ -66,6 +67,7 @@ def of_everything(actor: Actor, now: datetime | None = None) -> seed.Seeded:
         loop = ("carbon", "scale", "shard")[n]
         pauses.pause(actor, seeded.service, loop, "works")
         overrides.drain_site(actor, site, soon, "works")
+        engine_profiles.bring_in(actor, measured_rows(slower=1.0 + 0.1 * n), publish=True)
         Profile.objects.create(
             model_card=seeded.service.model_card,
             request_class=seeded.pools[n].request_class,

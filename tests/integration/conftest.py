@@ -10,9 +10,9 @@ from django.db import transaction
 from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 
-from core.engine import gpu_types
+from core.engine import gpu_types, measured
 from greenserve.celery import app
-from pools import demo, gpu_type_rows
+from pools import demo, engine_knowledge, engine_measurements
 from tests.fakes.house import clean_redis
 
 
@@ -47,12 +47,16 @@ def own_celery() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_gpu_types(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_engine_knowledge(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Read where something plans, and not each second besides: tests count queries."""
-    monkeypatch.setattr(gpu_type_rows, "EVERY_S", float("inf"))
-    monkeypatch.setattr(gpu_type_rows, "_read_mono_s", 0.0)
+    monkeypatch.setattr(engine_knowledge, "EVERY_S", float("inf"))
+    monkeypatch.setattr(engine_knowledge, "_read_mono_s", 0.0)
+    engine_measurements.forget()
     yield
     gpu_types.declare(())
+    engine_measurements.forget()
+    measured.publish(())
+    measured.calibrate({})
 
 
 @pytest.fixture

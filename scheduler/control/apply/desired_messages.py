@@ -16,7 +16,7 @@ from core.observations.limits import class_limits, present_limits
 from core.policy.knobs import Knobs
 from core.ports import EngineLimits
 from core.types import Limits, Loop
-from pools import gpu_type_rows, wire
+from pools import engine_knowledge, wire
 from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, Service, simulated_gpus
 from scheduler.control import active_operations, service_policy
 from scheduler.control.apply import fleet_messages
@@ -60,7 +60,7 @@ def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
             *(node.name, version, now.timestamp(), by_node[node.pk], clock),
             launches=launches[node.cluster.site_id] if node.schedulable else [],
             simulated_gpus=simulated.get(node.name, []),
-            gpu_types=gpu_type_rows.named(kinds[node.pk]),
+            gpu_types=engine_knowledge.named(kinds[node.pk]),
         )
         for node in Node.objects.select_related("cluster")
     ]

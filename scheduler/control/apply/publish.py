@@ -10,7 +10,7 @@ import redis
 from celery import current_app
 from kombu.exceptions import OperationalError
 
-from pools import gpu_type_rows, wire
+from pools import engine_knowledge, wire
 from scheduler.control.apply import message_writer
 from scheduler.control.apply.desired_messages import desired_nodes
 from scheduler.control.apply.fleet_messages import fleet_snapshot
@@ -22,7 +22,7 @@ NUDGE_EXPIRES_S = 10
 
 def publish(client: redis.Redis, now: datetime) -> None:
     """Writes what has changed of the nodes' desired states and of the fleet, and announces the latter."""
-    gpu_type_rows.refresh()
+    engine_knowledge.refresh()
     message_writer.write(client, lambda version: (fleet_snapshot(now, version), desired_nodes(now, version)))
 
 

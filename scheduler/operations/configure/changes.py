@@ -17,7 +17,7 @@ from django.db.models import Model, ProtectedError
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from pools import gpu_type_rows
+from pools import engine_knowledge
 from pools.access import audit
 from pools.access.audit import Actor
 from pools.access.rights import everywhere, require
@@ -185,7 +185,7 @@ def _save(owned: Owned, instance: Model, related: Related | None, only: list[str
 def _follow_up(instance: Model) -> None:
     """Makes what belongs to a row: a service's partitions and pools, and the pools of a new class."""
     if isinstance(instance, GpuType):
-        transaction.on_commit(gpu_type_rows.refresh, robust=True)
+        transaction.on_commit(engine_knowledge.refresh, robust=True)
     if isinstance(instance, Service):
         instance.partitions.add(instance.partition)
         service_policy.provide(instance, service_policy.of(instance))

@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from core.engine.gpu_type_fields import values_of
 from core.engine.gpu_types import SHIPPED
-from pools import gpu_type_rows
+from pools import engine_knowledge
 from pools.models import GpuType, Node
 from tests.fakes import seed
 
@@ -51,7 +51,7 @@ def test_page_says_what_is_assumed_and_where_it_is(client: Client) -> None:
     assert "fitted to published measurements" in shipped
     assert "/configure/gpu-types/" not in shipped
     assert client.get("/gpu-types/none-such/").status_code == 404
-    gpu_type_rows.refresh()
+    engine_knowledge.refresh()
     there = client.get(f"/nodes/{node}/").content.decode()
     assert "planned by data sheet" in there
 

@@ -12,7 +12,7 @@ from core.engine.engine_params import GPUS
 from core.engine.gpu_type_fields import values_of
 from core.engine.gpu_types import SHIPPED
 from core.types import Loop
-from pools import gpu_type_rows, wire
+from pools import engine_knowledge, wire
 from pools.access.audit import Actor
 from pools.models import AuditEntry, Gpu, GpuType, Instance, Node, Profile, Service
 from scheduler.control import epochs
@@ -94,7 +94,7 @@ def test_consequences_say_what_does_not_match(service: Service, operator: Actor)
     gpu = Gpu.objects.get(gpu_type=NAME)
     assert any("Enter its data sheet under GPU types" in text for text in texts(gpu, "warning"))
     changes.create(operator, lab())
-    gpu_type_rows.refresh()
+    engine_knowledge.refresh()
     assert f"{NAME} is known by its data sheet: plans keep wide margins." in texts(gpu, "info")
 
 
@@ -130,8 +130,8 @@ def test_next_epochs_plan_with_a_type_that_was_added(
 def test_other_processes_hear_of_a_type_within_a_second(operator: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
     changes.create(operator, lab())
     assert NAME not in GPUS
-    gpu_type_rows.refresh_if_due()
+    engine_knowledge.refresh_if_due()
     assert NAME not in GPUS  # not due
-    monkeypatch.setattr(gpu_type_rows, "EVERY_S", 0.0)
-    gpu_type_rows.refresh_if_due()
+    monkeypatch.setattr(engine_knowledge, "EVERY_S", 0.0)
+    engine_knowledge.refresh_if_due()
     assert NAME in GPUS

@@ -1,4 +1,4 @@
-"""GPU types that operators entered, made known to the engine model of this process.
+"""Makes known to this process what the tables say of engines: GPU types, published profiles, residuals.
 
 Processes with the database read them here; gateways, agents and simulated nodes get them with their messages.
 """
@@ -13,6 +13,7 @@ from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 
 from core.engine import gpu_types
+from pools import engine_measurements
 from pools.models import GpuType
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ def refresh() -> None:
     global _read_mono_s
     _read_mono_s = time.monotonic()
     gpu_types.declare(row.sheet() for row in GpuType.objects.all())
+    engine_measurements.refresh()
 
 
 def refresh_if_due() -> None:
@@ -35,17 +37,17 @@ def refresh_if_due() -> None:
     try:
         refresh()
     except DatabaseError as error:
-        logger.warning("GPU types are those of before: %s", error)
+        logger.warning("GPU types and profiles are those of before: %s", error)
 
 
 def named(names: Iterable[str]) -> list[gpu_types.GpuType]:
-    """Returns those of this process that have one of these names."""
+    """Returns the GPU types of this process that have one of these names."""
     wanted = set(names)
     return [one for one in gpu_types.declared() if one.name in wanted]
 
 
-class GpuTypesMiddleware:
-    """Lets each request count with the types that another process has stored meanwhile."""
+class EngineKnowledgeMiddleware:
+    """Lets each request count with what another process has stored meanwhile."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

@@ -1,0 +1,73 @@
+"""Makes known to this process what was measured of engines: published profiles, and residuals of those that serve.
+
+Processes with the database read them here; gateways and agents get them with their messages.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from django.db.models import Count, Max
+
+from core.engine import measured
+from core.engine.corrections import Configuration, Correction
+from core.engine.profiles import Profile, ProfileError
+from pools.models import EngineProfile, EngineResidual
+
+logger = logging.getLogger(__name__)
+
+
+class _Seen(NamedTuple):
+    """The tables' state when they were last read; each change of what counts changes one of these."""
+
+    profiles: int
+    published_at: object
+    residuals: int
+    at: object
+
+
+_seen: _Seen | None = None
+_parsed: dict[int, Profile] = {}  # by the row's id: a version's content never changes
+
+
+def refresh() -> None:
+    """Reads what has changed since it was last read: two short queries when nothing has."""
+    global _seen
+    now = _Seen(
+        *EngineProfile.objects.filter(published_at__isnull=False)
+        .order_by()
+        .aggregate(count=Count("pk"), newest=Max("published_at"))
+        .values(),
+        *EngineResidual.objects.order_by().aggregate(count=Count("pk"), newest=Max("at")).values(),
+    )
+    if now == _seen:
+        return
+    measured.publish(_profiles())
+    measured.calibrate(_residuals())
+    _seen = now
+
+
+def forget() -> None:
+    """Lets the next `refresh` read everything anew."""
+    global _seen
+    _seen = None
+    _parsed.clear()
+
+
+def _profiles() -> list[Profile]:
+    published = EngineProfile.objects.filter(published_at__isnull=False).order_by()
+    wanted = set(published.values_list("pk", flat=True))
+    for pk in _parsed.keys() - wanted:
+        del _parsed[pk]
+    for row in published.filter(pk__in=wanted - _parsed.keys()):
+        try:
+            _parsed[row.pk] = row.measurements()
+        except ProfileError as error:
+            logger.warning("the profile of %s is left aside: %s", row, error)
+    return list(_parsed.values())
+
+
+def _residuals() -> dict[Configuration, Correction]:
+    rows = EngineResidual.objects.order_by().defer("state")
+    return {row.configuration: found for row in rows if (found := row.correction) is not None}
