@@ -25,6 +25,7 @@ COMMANDS = {
     "replay": ("greenserve.commands.traffic", "Send a trace's requests through the gateway."),
     "trace": ("greenserve.commands.traffic", "Fetch public traces."),
     "engine": ("greenserve.commands.engine.predict", "Ask the engine model, and see how it holds."),
+    "truth": ("greenserve.commands.truth", "Score the engine model against measured tables."),
     "simulate": ("greenserve.commands.simulate", "Run a scenario in the simulator."),
     "lab": ("greenserve.commands.lab", "Reproduce the papers' experiments: published beside simulated."),
     "compare": ("greenserve.commands.simulate", "Run a scenario under several policies, side by side."),

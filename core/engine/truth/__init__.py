@@ -1,0 +1,1 @@
+"""The truth board: the engine model, frozen, against measured tables."""
