@@ -102,6 +102,7 @@ def instance_state(
         laxity=status is not None and status.laxity,
         kv_connector="" if status is None else status.kv_connector,
         start="" if status is None else status.start,
+        shape=item.shape,
     )
 
 
