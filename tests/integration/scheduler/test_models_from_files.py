@@ -25,9 +25,11 @@ from pools.model_files import hugging_face
 from pools.models import Cluster, Gpu, Instance, ModelCard, Node, Partition, RequestClass, Service, Site, Slo, Tenant
 from pools.writes import ensure_pools
 from scheduler.control import epochs
-from scheduler.control.apply import publish
+from scheduler.control.apply import gpu_memory, publish
 from scheduler.control.snapshot import measured_overheads, published_profiles
 from scheduler.operations.configure import consequences
+from scheduler.whatif import fleet_scenario, scenario_documents
+from scheduler.whatif.scenario_documents import RunSpec
 from telemetry.ledger import served_requests
 from tests.fakes.agent import NODE, Bench
 from tests.fakes.house import published_fleet, report_all
@@ -164,13 +166,35 @@ def test_figures_of_a_shape_are_those_that_the_ledger_and_loops_go_by(redis_clie
     instance = Instance.objects.first()
     assert instance is not None
     found = served_requests.token_time(instance)
-    assert found.source == f"engine model of acme-tuned on A100-80GB/TP{instance.tp} under vllm-v1"
+    assert found.source == f"engine model of acme-tuned on A100-80GB/TP{instance.tp} under vllm-2025"
     Instance.objects.update(ready_at=timezone.now(), state="ready")
     known, now = measured_overheads.table(service, timezone.now()), timezone.now()
     assert [key for key in known.seconds if card.shape in key] == list(known.seconds)
     assert {row.change for row in measured_overheads.rows([service], now)} == {
         key.replace(card.shape, "acme-tuned") for key in known.seconds
     }
+
+
+def test_study_of_the_fleet_has_the_shape_and_says_whose_it_is() -> None:
+    service, now = service_of(llama_card(), "A100-80GB", 2), fleet_scenario.whole_minute(timezone.now())
+    workload = {"generate": "poisson", "rate_rps": 1.0, "duration_s": 4.0, "lengths": "azure-conv"}
+    made = fleet_scenario.draft(list(Site.objects.all()), {service.name: workload}, now, None, now)
+    assert {group["model"] for group in made.document["fleet"]} == {service.model_card.shape}
+    assert f"acme-tuned goes by its shape: {service.model_card.shape}." in made.notes
+    document = scenario_documents.for_run(made.document, RunSpec("single_pool", {}))
+    with scenario_documents.opened(document, made.files) as scenario:
+        assert {one.model for group in scenario.groups for one in group.instances} == {service.model_card.shape}
+
+
+def test_memory_of_gpus_holds_the_weights_that_a_quantized_card_has() -> None:
+    card = llama_card()
+    plain = gpu_memory.need_bytes(card, "A100-80GB", 1)
+    card.config = {**LLAMA, "quantization_config": {"quant_method": "fp8"}}
+    card.save()
+    small = gpu_memory.need_bytes(card, "A100-80GB", 1)
+    assert plain is not None
+    assert small is not None
+    assert plain - small == pytest.approx(8_030_261_248 - 2 * 128_256 * 4096, rel=0.001)
 
 
 def test_shape_is_made_again_when_the_arguments_of_engines_change() -> None:

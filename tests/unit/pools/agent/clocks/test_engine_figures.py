@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,3 +130,24 @@ def test_prompts_depend_on_the_clock_more_than_decodes_do() -> None:
     assert figures.weights(KIND, Lengths(2000.0, 200.0).rounded, 200)["tpot"] > weights["tpot"]
     assert figures.weights(KIND, None, 8) == {}
     assert figures.weights(EngineKind("nobody's", "A100-80GB", 4, "vllm-v1"), Lengths(512.0, 64.0), 8) == {}
+
+
+def test_shape_counts_where_the_engine_model_does_not_know_the_name() -> None:
+    figures, lengths = Figures(), Lengths(500.0, 200.0).rounded
+    shape = engine_model(KIND.model, KIND.gpu, KIND.tp, KIND.engine).model_params.key
+    own = EngineKind("nobody's", KIND.gpu, KIND.tp, KIND.engine, shape)
+    known, found = figures.profile(KIND, lengths, PLAIN), figures.profile(own, lengths, PLAIN)
+    assert known is not None
+    assert found is not None
+    assert found.watts == pytest.approx(known.watts, nan_ok=True)
+    assert figures.weights(own, lengths, 8) == pytest.approx(figures.weights(KIND, lengths, 8))
+
+
+@pytest.mark.parametrize("named", ["nobody's", "shape"])
+def test_measurements_count_under_the_name_and_under_the_shape(named: str) -> None:
+    shape = engine_model(KIND.model, KIND.gpu, KIND.tp, KIND.engine).model_params.key
+    own = EngineKind("nobody's", KIND.gpu, KIND.tp, KIND.engine, shape)
+    measured = SimpleNamespace(model=shape if named == "shape" else named, gpu=KIND.gpu, tp=KIND.tp, engine=KIND.engine)
+    figures = Figures([measured])  # type: ignore[list-item]
+    assert figures._of(own) is measured
+    assert figures._of(KIND) is None

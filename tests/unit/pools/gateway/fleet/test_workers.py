@@ -23,7 +23,7 @@ from pools.gateway.fleet.worker_api import WorkerApi
 from pools.gateway.fleet.workers import Workers
 from pools.gateway.redis_tasks import Refresher, Repeated, keep_refreshing
 from pools.gateway.server import Config, GatewayServer
-from pools.registration.registered_engines import pools_of
+from pools.registration.registered_engines import instance_of, pools_of
 from pools.registration.worker_hosts import WorkerHosts
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import MODEL, FakeFleet
@@ -336,3 +336,17 @@ def test_hosts_are_those_that_are_listed(words: str, allowed: list[str], refused
 def test_word_is_named_when_it_is_no_host(word: str) -> None:
     with pytest.raises(ValueError, match="is no address, network or name"):
         WorkerHosts(f"private,{word}")
+
+
+def test_worker_has_the_shape_of_its_services_model_and_of_no_other() -> None:
+    (service, *_) = FakeFleet([]).fleet().services
+    service = replace(service, model="acme-tuned", shape="32x4096.q32x128.kv8.v128256.p8030261248")
+
+    def registered(model: str | None) -> tuple[str, str, str]:
+        worker = wire.WorkerRegistration("w", "http://w", service.name, "A100-80GB", 1, 60.0, 0.0, model=model)
+        found = instance_of(worker, [service])
+        assert found is not None
+        return found.model, found.shape, found.engine_model_name
+
+    assert registered(None) == registered("acme-tuned") == ("acme-tuned", service.shape, service.shape)
+    assert registered("Llama3-70B") == ("Llama3-70B", "", "Llama3-70B")
