@@ -47,7 +47,7 @@ def test_whole_ranges_are_summed_up_and_only_once_when_time_goes_on():
     ranges = fill()
     keeper.keep_up(NOW)
     keeper.keep_up(NOW)
-    assert list(keeper._until.values()) == [ranges * brin_summaries.PAGES, 0]
+    assert list(keeper._until.values()) == [ranges * brin_summaries.PAGES, 0, 0]
 
 
 @pytest.mark.django_db(transaction=True)
