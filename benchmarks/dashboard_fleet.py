@@ -192,7 +192,7 @@ def fleet(size: Size) -> dict[str, Any]:
     )
     from telemetry.models import CarbonFeed
 
-    card = ModelCard.objects.create(name="Llama3-70B", max_model_len=16_384)
+    card = ModelCard.objects.create(name="Llama3-70B", max_model_len=16_384, engine="vllm-v1")
     partition = Partition.objects.create(name="eight")
     classes = [RequestClass.objects.create(partition=partition, name=f"C{n}", rank=n) for n in range(size.classes)]
     service = Service.objects.create(name="llama3-70b", model_card=card, partition=partition)

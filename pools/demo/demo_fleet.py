@@ -88,7 +88,11 @@ def load() -> Service:
     card, _ = ModelCard.objects.get_or_create(
         name="Llama3-70B",
         # 16,384 rather than the model's 8,192 so that the longest request of the Azure trace (14,050 + 1,000) fits.
-        defaults={"hugging_face_id": "meta-llama/Meta-Llama-3-70B-Instruct", "max_model_len": 16_384},
+        defaults={
+            "hugging_face_id": "meta-llama/Meta-Llama-3-70B-Instruct",
+            "max_model_len": 16_384,
+            "engine": "vllm-v1",
+        },
     )
     partitions = [_partition(name, *bounds) for name, bounds in PARTITIONS.items()]
     _profiles(card)

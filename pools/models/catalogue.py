@@ -35,7 +35,7 @@ class ModelCard(models.Model):
     )
     shape = models.CharField(max_length=200, blank=True, editable=False, help_text="Made of the config.")
     max_model_len = models.PositiveIntegerField(help_text="Longest prompt plus output, in tokens.")
-    engine = models.CharField(max_length=40, default="vllm-v1", help_text="Engine parameters of the engine model.")
+    engine = models.CharField(max_length=40, default="vllm-2025", help_text="Engine parameters of the engine model.")
     tokenizer = models.CharField(
         max_length=300,
         blank=True,

@@ -144,7 +144,7 @@ class Pool(models.Model):
     )
 
     class Meta:
-        ordering = ["service", "request_class__rank", "site"]
+        ordering = ["service", "request_class__rank", "site", "pk"]
         constraints = [models.UniqueConstraint(fields=["service", "site", "request_class"], name="pool_once")]
 
     def __str__(self) -> str:

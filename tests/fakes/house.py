@@ -204,7 +204,7 @@ def sample(gpu: Gpu, at_s: float, energy_j: float | None, instance: Instance | N
 def second_service(policy: str) -> Service:
     """A service of a small model beside the demo's, on its sites and with its partitions."""
     first = Service.objects.get()
-    card = ModelCard.objects.create(name="Llama3-8B", max_model_len=16_384)
+    card = ModelCard.objects.create(name="Llama3-8B", max_model_len=16_384, engine="vllm-v1")
     service = Service.objects.create(name="llama3-8b", model_card=card, partition=first.partition, policy=policy)
     service.partitions.set(first.partitions.all())
     for slo in first.slos.all():

@@ -76,7 +76,7 @@ class Seeded:
 def fleet(now: datetime | None = None) -> Seeded:
     """Sites, nodes, GPUs, a service with objectives, its partition, pools and instances; nothing that happened."""
     now = now or datetime.now(UTC)
-    card = ModelCard.objects.create(name="Llama3-70B", max_model_len=16_384)
+    card = ModelCard.objects.create(name="Llama3-70B", max_model_len=16_384, engine="vllm-v1")
     partition = Partition.objects.create(name="freesh-a")
     service = Service.objects.create(name="llama3-70b", model_card=card, partition=partition)
     service.partitions.add(partition)

@@ -80,7 +80,7 @@ def of_everything(actor: Actor, now: datetime | None = None) -> seed.Seeded:
         )
     other = Partition.objects.create(name="other")
     RequestClass.objects.create(partition=other, name="ALL", rank=0)
-    card = ModelCard.objects.create(name="other", max_model_len=10)
+    card = ModelCard.objects.create(name="other", max_model_len=10, engine="vllm-v1")
     Service.objects.create(name="other", model_card=card, partition=other).partitions.add(other)
     webhooks.WebhookSubscription.objects.update(created_at=now - timedelta(hours=1))
     webhooks.collect(now)

@@ -129,7 +129,7 @@ class CompiledWorld:
         self._last_s = 0.0  # of all that was handed to the sink
         self._ahead: Load | None = next(blocks)
         self._state = kernel.FleetArrays(
-            cost=np.zeros((0, len(kernel.COST_COLUMNS))),
+            cost=np.zeros((0, kernel.COSTS)),
             req=np.zeros(0, kernel.REQUEST),
             eng=np.zeros(0, kernel.INSTANCE),
             pool=pool_rows(fleet),

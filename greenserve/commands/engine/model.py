@@ -32,7 +32,7 @@ def shape_of(place: str, kv_bits: float | None = None) -> ModelParams:
 @click.command()
 @click.argument("place", metavar="PLACE")
 @click.option("--gpu", "gpus", metavar="TYPE", multiple=True, help="May be given several times.  [default: all types]")
-@click.option("--engine", "engine_name", default="vllm-v1", show_default=True, help="Serving engine.")
+@click.option("--engine", "engine_name", default="vllm-2025", show_default=True, help="Serving engine.")
 @click.option("--fp8-kv-cache", is_flag=True, help="The engine's KV cache has 8 bits (--kv-cache-dtype fp8).")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def model(place: str, gpus: tuple[str, ...], engine_name: str, fp8_kv_cache: bool, as_json: bool) -> None:

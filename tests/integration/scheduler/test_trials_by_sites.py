@@ -172,7 +172,7 @@ def test_second_service_that_cannot_be_compared_is_refused_by_field(seeded):
     Pool.objects.filter(service=other()).update(service=Service.objects.get(name="bystander"))
     refused(seeded, "other", "has no pool")
     Service.objects.filter(name="other").update(
-        model_card=ModelCard.objects.create(name="Llama2-13B", max_model_len=4_096)
+        model_card=ModelCard.objects.create(name="Llama2-13B", max_model_len=4_096, engine="vllm-v1")
     )
     refused(seeded, "other", "offers another model")
 
