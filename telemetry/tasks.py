@@ -12,6 +12,7 @@ from django.utils import timezone
 from telemetry import tracing
 from telemetry.alerts import evaluation
 from telemetry.alerts import notices as alert_notices
+from telemetry.calibration import residual_rows
 from telemetry.carbon import feeds
 from telemetry.forecasts import carbon_forecasts, load_forecasts
 from telemetry.ingest import sample_rollups
@@ -75,6 +76,12 @@ def score_forecasts() -> int:
     """Back-tests what was not back-tested for a period, for a limited time at once."""
     now, period_s = timezone.now(), settings.GREENSERVE_FORECAST_SCORE_S
     return carbon_forecasts.score_due(now, period_s, SCORING_S) + load_forecasts.score_due(now, period_s, SCORING_S)
+
+
+@shared_task(acks_late=False)
+def calibrate_engines() -> int:
+    """Adds what engines did of late to what is known of them."""
+    return residual_rows.calibrate(timezone.now())
 
 
 @shared_task

@@ -2,9 +2,9 @@
 
 An engine tells how many sequences run and how many tokens it has made, its GPUs' meters how many joules. Over a window
 in which it was busy all along, B running sequences make B tokens an iteration, so that the mean iteration takes
-B s / tokens. Held against the prediction for that batch, its contexts and its share of prompts (the mean iteration of
-`steady_state`), it gives a ratio of time; the joules give one of power. Ratios are kept by clock, in logarithms; old
-ones fade, so that a residual follows an engine that changes within minutes.
+B s / tokens. Held against the prediction for that batch, its contexts, its share of prompts (the mean iteration of
+`steady_state`) and its clock, span by span, it gives a ratio of time; the joules give one of power. Ratios are kept by
+clock, in logarithms; old ones fade, so that a residual follows an engine that changes within minutes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _PRIOR_WINDOWS = 1.0  # with so many at a knot it counts as much as all others t
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """Reports one engine over some seconds in which it always had requests running. None: not known.
+class Span:
+    """An engine between two reports, at one clock. None: not known.
 
     `running` is a mean; `kv_tokens` the mean tokens in its cache; `prompts` and `prompt_tokens` were prefilled in it.
     """
 
-    at_s: float
+    at_s: float  # its end
     seconds: float
     mhz: float
     running: float
@@ -45,6 +45,31 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """Some seconds in which an engine always had requests running: spans that follow each other, at clocks of their
+    own.
+
+    Reports are read a little early or late, and the sequences that run are counted at reports only. Over many spans
+    together that cancels out; in each it does not.
+    """
+
+    spans: tuple[Span, ...]
+
+    @property
+    def at_s(self) -> float:
+        return self.spans[-1].at_s
+
+    @property
+    def seconds(self) -> float:
+        return math.fsum(span.seconds for span in self.spans)
+
+    @property
+    def joules(self) -> float | None:
+        known = [span.joules for span in self.spans if span.joules is not None]
+        return math.fsum(known) if len(known) == len(self.spans) else None
+
+
+@dataclass(frozen=True, slots=True)
 class Ratio:
     """What was measured over what was predicted. `power` None: the meters said nothing."""
 
@@ -53,27 +78,36 @@ class Ratio:
 
 
 def ratio(window: Window, costs: IterationCosts) -> Ratio | None:
-    """Returns measured over predicted of a window; None: it says nothing, or nothing that one can believe."""
-    if window.generated_tokens <= 0.0 or window.running < 1.0 or window.seconds <= 0.0:
+    """Returns measured over predicted of a window; None: it says nothing, or nothing that one can believe.
+
+    Seconds are those of sequences: each of B that run waits an iteration for its token.
+    """
+    if any(span.running < 1.0 or span.seconds <= 0.0 or span.generated_tokens < 0.0 for span in window.spans):
         return None
-    t_s = window.running * window.seconds / window.generated_tokens
-    predicted_s, predicted_w = _mean_iteration(window, t_s, costs)
-    watts = None if window.joules is None else window.joules / window.seconds
-    found = Ratio(t_s / predicted_s, None if watts is None else watts / predicted_w)
+    busy_s = math.fsum(span.running * span.seconds for span in window.spans)
+    predicted_s = predicted_j = 0.0
+    for span in window.spans:
+        t_s, watts = _mean_iteration(span, costs)
+        predicted_s += span.generated_tokens * t_s
+        predicted_j += watts * span.seconds
+    if predicted_s <= 0.0:
+        return None
+    joules = window.joules
+    found = Ratio(busy_s / predicted_s, None if joules is None else joules / predicted_j)
     return found if _believable(found.time) and (found.power is None or _believable(found.power)) else None
 
 
-def _mean_iteration(window: Window, t_s: float, costs: IterationCosts) -> tuple[float, float]:
+def _mean_iteration(span: Span, costs: IterationCosts) -> tuple[float, float]:
     """Returns seconds and watts of the mean of iterations with and without prompts, each prompt in one of them."""
-    decode = Totals(decodes=window.running, context_tokens=window.kv_tokens)
-    without = costs.iteration_of(window.mhz, decode)
-    if window.prompts <= 0.0 or window.prompt_tokens <= 0.0:
+    decode = Totals(decodes=span.running, context_tokens=span.kv_tokens)
+    without = costs.iteration_of(span.mhz, decode)
+    if span.prompts <= 0.0 or span.prompt_tokens <= 0.0 or span.generated_tokens <= 0.0:
         return without.t_s, without.watts
-    started = window.prompts * t_s / window.seconds  # an iteration
+    started = span.prompts * span.running / span.generated_tokens  # an iteration
     share, prefills = min(1.0, started), max(1.0, started)
-    each = window.prompt_tokens / window.prompts
+    each = span.prompt_tokens / span.prompts
     mixed = replace(decode, new_tokens=prefills * each, pairs=prefills * each**2 / 2.0, prefills=prefills)
-    beside = costs.iteration_of(window.mhz, mixed)
+    beside = costs.iteration_of(span.mhz, mixed)
     mean_s = (1.0 - share) * without.t_s + share * beside.t_s
     return mean_s, ((1.0 - share) * without.energy_j + share * beside.energy_j) / mean_s
 
@@ -81,6 +115,17 @@ def _mean_iteration(window: Window, t_s: float, costs: IterationCosts) -> tuple[
 def _believable(value: float) -> bool:
     low, high = BOUNDS
     return low / 2.0 < value < high * 2.0
+
+
+def _knots(window: Window, gpu: GpuParams) -> dict[int, float]:
+    """Returns by knot the share of the window's seconds that were near its clock."""
+    parts: dict[int, float] = {}
+    for span in window.spans:
+        below, share = place(gpu, gpu.clamp_mhz(span.mhz))
+        part = span.seconds / window.seconds
+        parts[below] = parts.get(below, 0.0) + (1.0 - share) * part
+        parts[below + 1] = parts.get(below + 1, 0.0) + share * part
+    return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +138,10 @@ class _Sums:
     def faded(self, kept: float) -> _Sums:
         return _Sums(tuple(w * kept for w in self.weight), tuple(x * kept for x in self.log))
 
-    def with_one(self, below: int, share: float, value: float) -> _Sums:
+    def with_one(self, parts: Mapping[int, float], value: float) -> _Sums:
+        """`parts`: by knot, the share of the window that was near its clock."""
         weight, log = list(self.weight), list(self.log)
-        for knot, part in ((below, 1.0 - share), (below + 1, share)):
+        for knot, part in parts.items():
             weight[knot] += part
             log[knot] += part * math.log(value)
         return _Sums(tuple(weight), tuple(log))
@@ -132,12 +178,12 @@ class Calibration:
         """Returns the calibration with one more window, older ones faded by the time between."""
         passed_s = 0.0 if self.at_s is None else max(0.0, window.at_s - self.at_s)
         kept = 0.5 ** (passed_s / MEMORY_S)
-        below, share = place(gpu, gpu.clamp_mhz(window.mhz))
+        parts = _knots(window, gpu)
         time, power = self.time.faded(kept), self.power.faded(kept)
         return Calibration(
             at_s=window.at_s if self.at_s is None else max(self.at_s, window.at_s),
-            time=time.with_one(below, share, found.time),
-            power=power if found.power is None else power.with_one(below, share, found.power),
+            time=time.with_one(parts, found.time),
+            power=power if found.power is None else power.with_one(parts, found.power),
         )
 
     def state(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from .engine.hand_over import KvLink
 from .engine.side_channel import KvLinks
 from .gpus import CounterFileError, GpuBank, parse_gpu_group
 from .node import SimNode
+from .truth import Truth, parse_truth
 
 logger = logging.getLogger("pools.simnode")
 
@@ -55,6 +56,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         default=1.0,
         help="cold starts, falling asleep and waking take this many times less (default 1)",
     )
+    parser.add_argument(
+        "--truth",
+        type=_truth,
+        metavar="TIME:POWER",
+        help="engines take TIME times the engine model's seconds and POWER times its watts (default 1:1)",
+    )
     links = KvLinks()
     for name, link, where in (("local", links.local, "of one node"), ("network", links.network, "of different nodes")):
         parser.add_argument(
@@ -74,6 +81,13 @@ def _gpu_type(text: str) -> gpu_types.GpuType:
     """Raises ValueError."""
     values = json.loads(text)
     return checked(sheet_of(str(values.pop("name", "")), values), FITTED)
+
+
+def _truth(text: str) -> Truth:
+    try:
+        return parse_truth(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _node_name(text: str) -> str:
@@ -148,7 +162,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             bank = GpuBank(options.node, options.gpu, folder / f"{options.node}.json", time.monotonic())
             logger.info("node %s simulates %d GPUs", options.node, len(bank.gpus))
             gc.freeze()  # what was imported stays: full collections need not walk it
-            uvloop.run(_serve(SimNode(bank, options.transition_speedup, _links(options)), options.port))
+            node = SimNode(bank, options.transition_speedup, _links(options), options.truth)
+            uvloop.run(_serve(node, options.port))
     except (CannotStart, CounterFileError, OSError) as error:
         sys.stderr.write(f"pools.simnode: {error}\n")
         return _CANNOT_START

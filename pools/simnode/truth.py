@@ -1,4 +1,4 @@
-"""What is true of a simulated node's engines, where it is not what the engine model says: behind the product's back."""
+"""The truth about a simulated node's engines, where they differ from the engine model behind the product's back."""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 
+from core.engine.calibration import DRIFT
+
 from .alert_state_machine import Level, Rule
 from .burn_rates import WINDOWS, BurnWindow
 
@@ -122,6 +124,12 @@ def _service() -> Iterable[Rule]:
         for_s=0.0,
         resolve_s=60.0,
         step="`greenserve logs epochs`; the last plan stays in force",
+    )
+    yield Rule(
+        *("engine_drift", "Engines differ from predictions", Level.WARN, DRIFT, 0.8 * DRIFT, "share"),
+        for_s=300.0,
+        resolve_s=300.0,
+        step="Measure the engine again: `greenserve node profile`; then publish the profile",
     )
     yield Rule(
         *("crash_loop", "Instance falls over again and again", Level.BAD, 3.0, 1.0, ""),

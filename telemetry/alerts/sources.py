@@ -61,7 +61,7 @@ def _span(seconds: float) -> str:
     return f"{seconds:g} s"
 
 
-def _age(seconds: float) -> str:
+def age(seconds: float) -> str:
     """Returns the age in whole units, of which there are at least two: `90 s`, `12 min`."""
     for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * unit_s:
@@ -82,7 +82,7 @@ def _feeds(now: datetime, rules: Rules) -> Iterator[Reading]:
         else:
             age_s = (now - feed.last_ok_at).total_seconds()
             value = age_s * usual_s / feed_late_after_s(feeds.refresh_s(feed))
-            words = f"{name} has not answered for {_age(age_s)}{why}"
+            words = f"{name} has not answered for {age(age_s)}{why}"
         yield Reading("feed_stale", f"{feed.site.name}/{feed.signal}", value, words)
 
 
@@ -105,7 +105,7 @@ def _nodes(now: datetime, rules: Rules) -> Iterator[Reading]:
     for name in names:
         if name in last_s:
             age_s = max(0.0, now_s - last_s[name])
-            yield Reading("node_silent", name, age_s, f"Node {name} has been silent for {_age(age_s)}")
+            yield Reading("node_silent", name, age_s, f"Node {name} has been silent for {age(age_s)}")
         else:
             yield Reading("node_silent", name, rules["node_silent"].threshold, f"Node {name} is silent")
 

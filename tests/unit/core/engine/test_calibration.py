@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from core.engine import measured
-from core.engine.calibration import MEMORY_S, Calibration, Ratio, Window, ratio
+from core.engine.calibration import MEMORY_S, Calibration, Ratio, Span, Window, ratio
 from core.engine.corrections import BOUNDS, KNOTS, Correction, configuration, factor
 from core.engine.engine_model import EngineModel, closed_form
 from core.engine.iteration import Totals
@@ -25,17 +25,28 @@ def _nothing_known() -> Iterator[None]:
 
 
 def window(
-    at_s: float, mhz: float = 1005.0, slower: float = 1.0, hungrier: float = 1.0, prompts_a_second: float = 0.5
+    at_s: float, mhz: float = 1005.0, slower: float = 1.0, hungrier: float = 1.0, prompts: float = 0.5
 ) -> Window:
+    return Window((span(at_s, mhz, slower, hungrier, prompts),))
+
+
+def span(
+    at_s: float,
+    mhz: float = 1005.0,
+    slower: float = 1.0,
+    hungrier: float = 1.0,
+    prompts_a_second: float = 0.5,
+    seconds: float = 10.0,
+) -> Span:
     """What an engine reports that is slower and hungrier than the closed form, at 16 sequences of 800 tokens."""
-    running, context, each, seconds = 16.0, 16.0 * 800.0, 600.0, 10.0
+    running, context, each = 16.0, 16.0 * 800.0, 600.0
     decode = MODEL.iteration_of(mhz, Totals(decodes=running, context_tokens=context))
     beside = MODEL.iteration_of(mhz, Totals(each, 0.0, each**2 / 2.0, 1.0, running, context))
     prompts = prompts_a_second * seconds
     others_s = seconds - prompts * beside.t_s * slower
     iterations = prompts + others_s / (decode.t_s * slower)
     joules = hungrier * slower * (prompts * beside.energy_j + (iterations - prompts) * decode.energy_j)
-    return Window(at_s, seconds, mhz, running, iterations * running, prompts * each, prompts, context, joules)
+    return Span(at_s, seconds, mhz, running, iterations * running, prompts * each, prompts, context, joules)
 
 
 def calibrated(windows: list[Window], before: Calibration | None = None) -> Calibration:
@@ -57,18 +68,42 @@ def test_ratio_is_what_the_engine_differs_by(slower: float, hungrier: float, pro
     assert found.power == pytest.approx(hungrier, rel=0.01)
 
 
+def test_window_of_many_clocks_says_the_same_as_one_of_each() -> None:
+    clocks = [1410.0 - 100.0 * n for n in range(10)]
+    many = Window(tuple(span(1.0 * n, mhz, 1.3, 1.2, seconds=1.0) for n, mhz in enumerate(clocks)))
+    found = ratio(many, MODEL)
+    assert found is not None
+    assert found.time == pytest.approx(1.3, rel=0.01)
+    assert found.power == pytest.approx(1.2, rel=0.01)
+    kept = Calibration().add(many, found, GPU)
+    assert kept.time.windows == pytest.approx(1.0)
+    assert sum(weight > 0.0 for weight in kept.time.weight) == 7  # of eight: none was at the lowest clocks
+
+
+def test_reports_that_come_early_or_late_cancel_out() -> None:
+    """A second's tokens are counted in the next one."""
+    spans = [span(1.0 * n, slower=1.3, seconds=1.0) for n in range(10)]
+    late = [
+        replace(one, generated_tokens=one.generated_tokens * (1.0 + 0.5 * (-1) ** n)) for n, one in enumerate(spans)
+    ]
+    found = ratio(Window(tuple(late)), MODEL)
+    assert found is not None
+    assert found.time == pytest.approx(1.3, rel=0.03)
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"generated_tokens": 0.0}, {"running": 0.4}, {"seconds": 0.0}, {"generated_tokens": 1.0}, {"joules": 1e9}],
 )
 def test_window_says_nothing_when_it_cannot_be_believed(changes: dict[str, float]) -> None:
-    assert ratio(replace(window(0.0), **changes), MODEL) is None
+    assert ratio(Window((replace(span(0.0), **changes),)), MODEL) is None
 
 
 def test_power_stays_unknown_without_meters() -> None:
-    found = ratio(replace(window(0.0, slower=1.3), joules=None), MODEL)
-    assert found == Ratio(pytest.approx(1.3, rel=0.01), None)
-    calibration = Calibration().add(window(0.0), found, GPU)  # type: ignore[arg-type]
+    found = ratio(Window((span(0.0, slower=1.3), replace(span(10.0, slower=1.3), joules=None))), MODEL)
+    assert found is not None
+    assert (found.time, found.power) == (pytest.approx(1.3, rel=0.01), None)
+    calibration = Calibration().add(window(0.0), found, GPU)
     assert calibration.drift[1] == 0.0
 
 

@@ -1,0 +1,1 @@
+"""Calibration while serving: windows of what engines and meters report, and the residuals that follow from them."""
