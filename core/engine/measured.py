@@ -56,6 +56,11 @@ def profiles() -> tuple[Profile, ...]:
     return tuple(_profiles.values())
 
 
+def residuals() -> Mapping[Configuration, Correction]:
+    """Returns the residuals of this process."""
+    return _residuals
+
+
 def residual_of(key: Configuration) -> Correction | None:
     """Returns the residual in force; None: nothing was measured while serving."""
     return _residuals.get(key)

@@ -28,7 +28,6 @@ from pools.actuator.actuator_protocol import DEFAULT_SOCKET
 from .agent_metrics import Board, serve
 from .batch_spool import BatchSpool
 from .clocks.clock_requests import ClockListener, ClockRequests
-from .clocks.engine_figures import Figures
 from .devices.dcgm import DEFAULT_URL
 from .devices.declared import Declaration
 from .devices.host.host_energy import HostEnergy
@@ -187,7 +186,7 @@ class AgentStep(bootsteps.StartStopStep):
             link=RedisLink(url, self._node),
             sampler=VllmMetrics(),
             requests=requests,
-            figures=Figures(_read_profiles(self._profiles)),
+            profiles=_read_profiles(self._profiles),
             board=board,
             period_s=self._period_s,
             spool=_spool(self._spool),

@@ -5,8 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 
 from core.engine import gpu_types
+from core.engine.profiles import Profile
 from core.ports import (
     AdapterError,
     EngineControl,
@@ -17,6 +21,7 @@ from core.ports import (
     GpuReading,
     InstanceRuntime,
 )
+from pools.measured_engines import put_in_force
 from pools.wire import (
     AgentState,
     ClockDecision,
@@ -54,7 +59,8 @@ class AgentLoop:
     rules that are faster than ticks; it is not `metrics`, whose means are of whole ticks.
 
     What cannot be read is left as it is: without a desired state nothing is started or stopped, without an answer
-    from the runtime nothing is reconciled.
+    from the runtime nothing is reconciled. `profiles`: own ones of this node, of configurations of which none is
+    published.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class AgentLoop:
         sampler: EngineMetrics | None = None,
         requests: ClockRequests | None = None,
         figures: Figures | None = None,
+        profiles: Sequence[Profile] = (),
         board: Board | None = None,
         report: NodeReport | None = None,
         period_s: float = PERIOD_S,
@@ -78,6 +85,7 @@ class AgentLoop:
         host: HostEnergy | None = None,
     ) -> None:
         self._node = node
+        self._profiles = profiles
         self._period_s = period_s
         self._boot = boot
         self._meter = meter
@@ -159,6 +167,7 @@ class AgentLoop:
         if desired is not None:
             self._desired = desired
             gpu_types.declare(desired.gpu_types)
+            put_in_force(desired.measured, desired.profiles, _by_shape(self._profiles, desired))
         elif self._desired is None:
             view.errors.append("no desired state yet; what runs is kept")
         else:
@@ -315,3 +324,15 @@ def _detail(state: AgentState) -> str:
     """Returns what health pages say of the agent."""
     only = f"measure only: {state.measure_only}" if state.measure_only else ""
     return "; ".join(filter(None, (state.error, only)))
+
+
+def _by_shape(profiles: Sequence[Profile], desired: DesiredNode) -> list[Profile]:
+    """Returns profiles under the shapes of their models, where the desired state has those."""
+    shapes = {item.model: item.shape for item in desired.instances if item.shape}
+    return [_named(one, shapes[one.model]) if one.model in shapes else one for one in profiles]
+
+
+@lru_cache(maxsize=256)
+def _named(profile: Profile, shape: str) -> Profile:
+    """Returns the same measurements under a shape's key; made once, since ticks ask for it each second."""
+    return replace(profile, model=shape)

@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from pools import wire
+from pools.measured_engines import ReadProfiles
 
 TIMEOUT_S = 2.0
 
@@ -28,7 +29,7 @@ class Link(Protocol):
     """The loop's side of Redis. Each call blocks for at most about two seconds and raises LinkError."""
 
     def desired(self) -> wire.DesiredNode | None:
-        """None: there is none. Raises BadDesired too."""
+        """None: there is none. The profiles that it names are in it. Raises BadDesired too."""
 
     def send(self, state: wire.AgentState, heartbeat: wire.Heartbeat, batches: Sequence[wire.AgentBatch]) -> int:
         """Returns how many of the batches, from the first on, there was room for."""
@@ -39,6 +40,7 @@ class RedisLink:
         self, url: str, node: str, timeout_s: float = TIMEOUT_S, most_batches: int = wire.BATCH_STREAM_MOST
     ) -> None:
         self._node = node
+        self._profiles = ReadProfiles()
         self._most_batches = str(most_batches)
         # No retries of its own: the loop comes back in a second, and must not be held up.
         self._redis = redis.Redis.from_url(
@@ -58,7 +60,16 @@ class RedisLink:
             raise BadDesired(f"the desired state cannot be read: {error}") from error
         if desired.node != self._node:
             raise BadDesired(f"the desired state is that of node {desired.node}")
-        return desired
+        return self._with_profiles(desired)
+
+    def _with_profiles(self, desired: wire.DesiredNode) -> wire.DesiredNode:
+        if missing := self._profiles.missing(desired.measured):
+            try:
+                found = self._redis.hmget(wire.PROFILES_KEY, missing)
+            except redis.RedisError as error:
+                raise LinkError(f"Redis: {error}") from error
+            self._profiles.add(dict(zip(missing, found, strict=True)))  # type: ignore[arg-type]  # as above
+        return msgspec.structs.replace(desired, profiles=self._profiles.profiles())
 
     def send(self, state: wire.AgentState, heartbeat: wire.Heartbeat, batches: Sequence[wire.AgentBatch]) -> int:
         pipeline = self._redis.pipeline(transaction=False)

@@ -12,6 +12,7 @@ Callers write `from pools import wire` and `wire.DesiredInstance`. Each name sta
 - desired_state: what a node is to run, and the clocks that gateways ask for
 - agent_state: how a node and its instances are now
 - fleet_snapshot: what gateways know of the fleet
+- measured_engines: what was measured of engines
 - stream_room: the bounds of streams
 - worker_registration: engines that register themselves
 - sample_batches: what agents measured and decided
@@ -42,6 +43,11 @@ from pools.wire.fleet_snapshot import (
     RequestPolicy,
     RequestTuning,
 )
+from pools.wire.measured_engines import (
+    MeasuredEngine,
+    decode_profile,
+    encode_profile,
+)
 from pools.wire.message_codec import (
     Message,
     decode,
@@ -69,6 +75,7 @@ from pools.wire.redis_keys import (
     INGEST_GROUP,
     MEASURED_WORKERS_KEY,
     PROCESSES_KEY,
+    PROFILES_KEY,
     PUBLISHED_KEY,
     REQUEST_STREAM,
     SIMULATION_KEPT_S,
@@ -133,6 +140,7 @@ __all__ = [
     "MEASURED_WORKERS_KEY",
     "NUMBER_BYTES",
     "PROCESSES_KEY",
+    "PROFILES_KEY",
     "PUBLISHED_KEY",
     "REQUEST_STREAM",
     "REQUEST_STREAM_MOST",
@@ -161,6 +169,7 @@ __all__ = [
     "InstanceSampleRow",
     "InstanceState",
     "LatencyLimits",
+    "MeasuredEngine",
     "Message",
     "ProcessRow",
     "ProcessTable",
@@ -174,8 +183,10 @@ __all__ = [
     "alive_key",
     "clock_channel",
     "decode",
+    "decode_profile",
     "desired_key",
     "encode",
+    "encode_profile",
     "node_queue",
     "simulation_key",
     "simulation_stop_key",

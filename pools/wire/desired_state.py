@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from core.engine.engine_launch import EngineLaunch
 from core.engine.gpu_types import GpuType
+from core.engine.profiles import Profile
 from core.ports import EngineLimits, EngineOptions
+from pools.wire.measured_engines import MeasuredEngine
 from pools.wire.message_codec import Message
 
 LONGEST_CLOCK_LEASE_S = 60.0
@@ -114,6 +116,8 @@ class DesiredNode(Message, frozen=True):
         launches: What may be started here later.
         simulated_gpus: Types and counts, by index; empty: its machine is real. The supervisor runs simulated ones.
         gpu_types: Those of its GPUs that operators entered.
+        measured: Measurements of services' models on its GPU types.
+        profiles: Contents of the profiles that `measured` names. They do not travel: the reader adds them.
     """
 
     node: str
@@ -124,6 +128,8 @@ class DesiredNode(Message, frozen=True):
     launches: list[EngineLaunch] = []
     simulated_gpus: list[tuple[str, int]] = []
     gpu_types: list[GpuType] = []
+    measured: list[MeasuredEngine] = []
+    profiles: list[Profile] = []
 
 
 class ClockRequest(Message, frozen=True):

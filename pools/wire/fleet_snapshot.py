@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from core.engine.gpu_types import GpuType
+from core.engine.profiles import Profile
 from core.policy.tuning import LadderTuning
 from pools.wire.desired_state import LatencyLimits
+from pools.wire.measured_engines import MeasuredEngine
 from pools.wire.message_codec import Message
 
 
@@ -144,7 +146,8 @@ class FleetKey(Message, frozen=True):
 class Fleet(Message, frozen=True):
     """All of it. It travels as a whole to gateways of 0.1.0 alone; others read its parts by the FleetIndex.
 
-    `gpu_types`: those that operators entered.
+    `gpu_types`: those that operators entered. `measured`: measurements of services' models; `profiles`: contents of
+    those that it names, which do not travel with it: the reader adds them.
     """
 
     version: int
@@ -153,6 +156,8 @@ class Fleet(Message, frozen=True):
     keys: list[FleetKey]
     nodes: list[str]
     gpu_types: list[GpuType] = []
+    measured: list[MeasuredEngine] = []
+    profiles: list[Profile] = []
 
 
 class FleetIndex(Message, frozen=True):
@@ -165,6 +170,7 @@ class FleetIndex(Message, frozen=True):
         keys: The version that last changed any key.
         keys_since: All keys that changed after this version are listed; who knows of older ones only reads all.
         gpu_types: All that operators entered.
+        measured: Measurements of services' models.
     """
 
     version: int
@@ -174,3 +180,4 @@ class FleetIndex(Message, frozen=True):
     keys: int
     keys_since: int
     gpu_types: list[GpuType] = []
+    measured: list[MeasuredEngine] = []

@@ -8,6 +8,7 @@
 | `greenserve:fleet:services` | hash, FleetService by name | scheduler.control | gateways, ingester |
 | `greenserve:fleet:keys` | hash, FleetKey by its hash | scheduler.control | gateways |
 | `greenserve:fleet:keys:changed` | sorted set, key hashes by version of change | scheduler.control | gateways |
+| `greenserve:fleet:profiles` | hash, measured profiles by version | scheduler.control | gateways, agents |
 | `greenserve:published` | hash with expiry, digests of the last | scheduler.control | scheduler.control |
 | `greenserve:fleet` | string, Fleet; and a channel that announces versions | scheduler.control | gateways of 0.1.0 |
 | `greenserve:worker:<uid>` | string with expiry, WorkerRegistration | gateways, for workers | gateways, ingester |
@@ -32,6 +33,7 @@ FLEET_INDEX_KEY = "greenserve:fleet:index"
 FLEET_SERVICES_KEY = "greenserve:fleet:services"
 FLEET_KEYS_KEY = "greenserve:fleet:keys"
 FLEET_KEYS_CHANGED_KEY = "greenserve:fleet:keys:changed"
+PROFILES_KEY = "greenserve:fleet:profiles"
 PUBLISHED_KEY = "greenserve:published"
 FLEET_KEY = "greenserve:fleet"  # the fleet as a whole, as 0.1.0 writes and reads it
 FLEET_CHANNEL = "greenserve:fleet"

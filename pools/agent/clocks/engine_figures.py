@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-import numpy as np
-
-from core.engine import load_profile
-from core.engine.engine_model import UnknownConfiguration, engine_model, gpu
+from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.load_profile import LoadProfile
 from core.engine.parameter_caches import cached
-from core.engine.profiled_engine import ProfiledEngine
-from core.engine.profiles import Profile
-from core.engine.steady_state import SPARE_DEVIATIONS
 from core.observations.clock_given import ProfileClocks, RecentRate, latency_weights
 from core.observations.load_profiles import full_load_profile
 from core.observations.mode_profile import Lengths, rounded
@@ -109,21 +102,12 @@ class ProfileShape(ProfileClocks):
 
 
 class Figures:
-    """Profiles and sensitivities, by measurements where there are some, else by the engine model."""
-
-    def __init__(self, measured: Iterable[Profile] = ()) -> None:
-        self._measured = {EngineKind(one.model, one.gpu, one.tp, one.engine): one for one in measured}
-        self._interpolated = lru_cache(maxsize=256)(self._interpolate)
+    """Profiles and sensitivities, by the most trusted source that there is."""
 
     def profile(self, kind: EngineKind, lengths: Lengths, shape: ProfileShape) -> LoadProfile | None:
-        """Returns latencies and watts over the load at each clock; None where neither source knows such an engine."""
-        make = self._interpolated if self._of(kind) is not None else _modelled
-        return make(kind, lengths, shape)
-
-    def _of(self, kind: EngineKind) -> Profile | None:
-        """Returns what was measured, under the model's own name or under its shape's key."""
-        names = dict.fromkeys((kind.model, kind.engine_model_name))
-        return next((own for name in names if (own := self._measured.get(_plain(kind, name))) is not None), None)
+        """Returns latencies and watts over the load at each clock; None: nobody knows such an engine."""
+        mode = Mode(kind.gpu, kind.tp)
+        return full_load_profile(kind.engine_model_name, kind.engine, mode, lengths, shape.full_tokens, shape)
 
     def weights(self, kind: EngineKind, lengths: Lengths | None, running: int) -> Mapping[str, float]:
         """Returns the share of each latency (ttft, tpot, e2e) that goes with the clock (mu-Serve 3.1).
@@ -131,30 +115,6 @@ class Figures:
         Empty: not known.
         """
         return {} if lengths is None else _weights(kind, lengths, rounded(running))
-
-    def _interpolate(self, kind: EngineKind, lengths: Lengths, shape: ProfileShape) -> LoadProfile | None:
-        """Makes a profile at the clocks that were measured; where that is one, at those of the engine model."""
-        profile = self._of(kind)
-        assert profile is not None, "asked only for what was measured"
-        mhz = np.array(sorted({point.mhz for point in profile.points}))
-        if mhz.size < 2:
-            mhz = shape.of(gpu(kind.gpu))
-        costs, prompt, output = ProfiledEngine(profile), lengths.prompt_tokens, lengths.output_tokens
-        return load_profile.from_costs(
-            *(costs, prompt, output, mhz),
-            source=profile.source,
-            chunk_tokens=shape.full_tokens,
-            spare_deviations=SPARE_DEVIATIONS,
-        )
-
-
-def _modelled(kind: EngineKind, lengths: Lengths, shape: ProfileShape) -> LoadProfile | None:
-    mode = Mode(kind.gpu, kind.tp)
-    return full_load_profile(kind.engine_model_name, kind.engine, mode, lengths, shape.full_tokens, shape)
-
-
-def _plain(kind: EngineKind, name: str) -> EngineKind:
-    return replace(kind, model=name, shape="")
 
 
 @cached(maxsize=1024)

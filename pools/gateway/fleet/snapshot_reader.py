@@ -7,6 +7,7 @@ from typing import Any
 import redis.asyncio as redis
 
 from pools import wire
+from pools.measured_engines import ReadProfiles
 
 
 class SnapshotReader:
@@ -18,6 +19,7 @@ class SnapshotReader:
         self._keys: dict[bytes, wire.FleetKey] = {}
         self._listed_keys: list[wire.FleetKey] = []
         self._keys_version = 0
+        self._profiles = ReadProfiles()
 
     async def read(self) -> wire.Fleet | None:
         """Returns the fleet; None: none has been published. `keys` is the same list until a key has changed."""
@@ -29,8 +31,13 @@ class SnapshotReader:
         await self._read_services(index.services)
         if index.keys != self._keys_version:
             await self._read_keys(index)
+        await self._read_profiles(index)
         services = [service for _, service in self._services.values()]
-        return wire.Fleet(index.version, index.at_s, services, self._listed_keys, index.nodes, index.gpu_types)
+        return wire.Fleet(
+            *(index.version, index.at_s, services, self._listed_keys, index.nodes, index.gpu_types),
+            index.measured,
+            self._profiles.profiles(),
+        )
 
     async def _read_services(self, versions: dict[str, int]) -> None:
         """What is missing has gone since the index was written: the next index says so."""
@@ -40,6 +47,11 @@ class SnapshotReader:
             if data is not None:
                 self._services[name] = versions[name], wire.decode(data, wire.FleetService)
         self._services = {name: self._services[name] for name in versions if name in self._services}
+
+    async def _read_profiles(self, index: wire.FleetIndex) -> None:
+        if missing := self._profiles.missing(index.measured):
+            found: Any = await self._redis.hmget(wire.PROFILES_KEY, missing)
+            self._profiles.add(dict(zip(missing, found, strict=True)))
 
     async def _read_keys(self, index: wire.FleetIndex) -> None:
         """A version before this reader's own is of a Redis that has lost what came after: then all is read."""

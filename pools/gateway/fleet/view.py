@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from core.engine import gpu_types
 from core.types import Limits
 from pools import wire
+from pools.measured_engines import put_in_force
 
 from .instance import Instance
 
@@ -133,6 +134,7 @@ class FleetView:
         """
         if gpu_types.declare(fleet.gpu_types):
             self._complained.clear()  # of types that were not known
+        put_in_force(fleet.measured, fleet.profiles)
         services = {entry.name: Service(entry, self.gateways) for entry in fleet.services}
         # An agent that has not heard yet that its instance was moved reports it in a pool that may be gone.
         self._pools |= {pool.id: (entry.name, pool) for entry in fleet.services for pool in entry.pools}

@@ -19,7 +19,7 @@ from core.types import Limits, Loop
 from pools import engine_knowledge, wire
 from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, Service, simulated_gpus
 from scheduler.control import active_operations, service_policy
-from scheduler.control.apply import fleet_messages
+from scheduler.control.apply import fleet_messages, measured_messages
 
 
 def clock_policy() -> wire.ClockPolicy:
@@ -55,12 +55,14 @@ def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
             own = own.down_to(floor_mhz)
         by_node[instance.node_id].append(_desired(instance, own, gpu_uuids[instance.pk], uids))
     launches, simulated, kinds = _launches(), simulated_gpus(), _kinds()
+    measured = measured_messages.measured_engines()
     return [
         wire.DesiredNode(
             *(node.name, version, now.timestamp(), by_node[node.pk], clock),
             launches=launches[node.cluster.site_id] if node.schedulable else [],
             simulated_gpus=simulated.get(node.name, []),
             gpu_types=engine_knowledge.named(kinds[node.pk]),
+            measured=measured_messages.of_gpus(measured, kinds[node.pk]),
         )
         for node in Node.objects.select_related("cluster")
     ]

@@ -16,6 +16,7 @@ from pools import wire
 from pools.models import Instance, Node, Pool, RequestClass, Service, Site
 from scheduler.batches import batch_keys
 from scheduler.control import service_policy
+from scheduler.control.apply import measured_messages
 from scheduler.models import ControllerState
 from telemetry.carbon.site_signals import intensity_at, marginal_at
 
@@ -27,7 +28,7 @@ def objectives(service: Service) -> wire.LatencyLimits:
 
 def fleet_snapshot(now: datetime, version: int) -> wire.Fleet:
     intensity = {site.pk: intensity_at(site, now) for site in Site.objects.all()}
-    marginal = marginal_at(now)
+    marginal, measured = marginal_at(now), measured_messages.measured_engines()
     services = Service.objects.select_related("model_card", "partition").prefetch_related("slos")
     return wire.Fleet(
         version=version,
@@ -36,6 +37,8 @@ def fleet_snapshot(now: datetime, version: int) -> wire.Fleet:
         keys=batch_keys.messages(batch_keys.live_keys(now)) + batch_keys.fleet_keys(now),
         nodes=list(Node.objects.values_list("name", flat=True)),
         gpu_types=list(gpu_types.declared()),
+        measured=measured,
+        profiles=measured_messages.contents(measured),
     )
 
 

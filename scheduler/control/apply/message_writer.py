@@ -20,7 +20,8 @@ from pools import wire
 
 LISTED_KEYS = 1_000  # changes of keys; when there are more, gateways read all keys once
 WHOLE_PERIOD_S = 300  # everything is written anew so often, whatever else may have written there
-_NODES, _KEYS, _GPU_TYPES, _SERVICE = "nodes", "keys", "gpu types", "service:"
+_NODES, _KEYS, _GPU_TYPES, _MEASURED = "nodes", "keys", "gpu types", "measured"
+_SERVICE, _PROFILE = "service:", "profile:"
 
 Read = Callable[[int], tuple[wire.Fleet, Sequence[wire.DesiredNode]]]
 
@@ -63,19 +64,24 @@ def _queue(pipe: Pipeline, read: Read) -> None:
         keys=version if _KEYS in changed else last.keys,
         keys_since=version if relist else last.keys_since,
         gpu_types=fleet.gpu_types,
+        measured=fleet.measured,
     )
     pipe.multi()
     if whole:
-        pipe.delete(wire.PUBLISHED_KEY, wire.FLEET_SERVICES_KEY, wire.FLEET_KEYS_KEY)
+        pipe.delete(wire.PUBLISHED_KEY, wire.FLEET_SERVICES_KEY, wire.FLEET_KEYS_KEY, wire.PROFILES_KEY)
     for node in nodes:
         if wire.desired_key(node.node) in changed:
             pipe.set(wire.desired_key(node.node), wire.encode(node))
     for service in fleet.services:
         if _SERVICE + service.name in changed:
             pipe.hset(wire.FLEET_SERVICES_KEY, service.name, wire.encode(service))
+    for profile in fleet.profiles:
+        if _PROFILE + profile.version in changed:
+            pipe.hset(wire.PROFILES_KEY, profile.version, wire.encode_profile(profile))
     for part in gone:
         pipe.hdel(wire.PUBLISHED_KEY, part)
         pipe.hdel(wire.FLEET_SERVICES_KEY, part.removeprefix(_SERVICE))
+        pipe.hdel(wire.PROFILES_KEY, part.removeprefix(_PROFILE))
     if put:
         pipe.hset(wire.FLEET_KEYS_KEY, mapping=put)
     if dropped:
@@ -89,8 +95,8 @@ def _queue(pipe: Pipeline, read: Read) -> None:
         pipe.hset(wire.PUBLISHED_KEY, mapping={part: parts[part] for part in changed})
     if whole:
         pipe.expire(wire.PUBLISHED_KEY, WHOLE_PERIOD_S)
-    if any(part in (_NODES, _KEYS, _GPU_TYPES) or part.startswith(_SERVICE) for part in changed | gone):
-        pipe.set(wire.FLEET_KEY, wire.encode(fleet))
+    if any(part in (_NODES, _KEYS, _GPU_TYPES, _MEASURED) or part.startswith(_SERVICE) for part in changed | gone):
+        pipe.set(wire.FLEET_KEY, wire.encode(replace(fleet, profiles=[])))
         pipe.publish(wire.FLEET_CHANNEL, str(version))
 
 
@@ -110,6 +116,8 @@ def _digests(fleet: wire.Fleet, nodes: Sequence[wire.DesiredNode]) -> dict[str, 
     parts[_KEYS] = msgspec.json.encode(fleet.keys)
     parts[_NODES] = msgspec.json.encode(fleet.nodes)
     parts[_GPU_TYPES] = msgspec.json.encode(fleet.gpu_types)
+    parts[_MEASURED] = msgspec.json.encode(fleet.measured)
+    parts |= {_PROFILE + profile.version: b"" for profile in fleet.profiles}
     return {part: blake2b(data, digest_size=16).hexdigest() for part, data in parts.items()}
 
 

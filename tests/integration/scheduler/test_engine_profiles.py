@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import connection
@@ -15,10 +16,13 @@ from core.engine import measured
 from core.engine.corrections import KNOTS, configuration
 from core.engine.profiles import rows_of_csv
 from core.types import Source
-from pools import engine_measurements
+from pools import engine_measurements, wire
 from pools.access.audit import Actor
-from pools.models import AuditEntry, EngineProfile, EngineResidual
+from pools.agent.redis_link import RedisLink
+from pools.models import AuditEntry, EngineProfile, EngineResidual, Gpu, Node
+from scheduler.control.apply.publish import publish
 from scheduler.operations import engine_profiles
+from tests.fakes import seed
 from tests.fakes.engine_profiles import ENGINE, GPU, MODEL, rows
 
 pytestmark = pytest.mark.django_db
@@ -147,3 +151,30 @@ def test_the_largest_difference_from_the_closed_form_is_shown():
     no_gpu = [{**one, "gpu": "CPU", "mhz": 1000.0} for one in rows(clocks=(600.0,))]
     (cpu,) = engine_profiles.bring_in(SYSTEM, no_gpu)
     assert engine_profiles.difference(cpu.row) is None
+
+
+def test_agents_and_gateways_get_what_was_measured_of_their_engines(redis_client):
+    seeded = seed.fleet()
+    card, gpu = seeded.service.model_card, Gpu.objects.first()
+    given = rows(model=card.engine_model_name, gpu=gpu.gpu_type, tp=4) + rows(model="Qwen3-8B", gpu=gpu.gpu_type)
+    for one in engine_profiles.bring_in(SYSTEM, given):
+        engine_profiles.publish(SYSTEM, one.row)
+    own = configuration(card.engine_model_name, gpu.gpu_type, 4, card.engine)
+    shape, gpu_type, tp, engine = own
+    EngineResidual.objects.create(
+        shape=shape, gpu_type=gpu_type, tp=tp, engine=engine, time=[1.2] * KNOTS, power=[0.9] * KNOTS, at=timezone.now()
+    )
+    publish(redis_client, timezone.now())
+    index = wire.decode(redis_client.get(wire.FLEET_INDEX_KEY), wire.FleetIndex)
+    (message,) = index.measured
+    assert (message.configuration, message.residual.time) == (own, (1.2,) * KNOTS)
+    agent = RedisLink(settings.REDIS_URL, gpu.node.name)
+    desired = agent.desired()
+    agent.close()
+    assert desired.measured == [message]
+    assert [one.version for one in desired.profiles] == [message.profile]
+    elsewhere = [
+        wire.decode(redis_client.get(wire.desired_key(node.name)), wire.DesiredNode)
+        for node in Node.objects.exclude(gpus__gpu_type=gpu.gpu_type)
+    ]
+    assert not any(node.measured for node in elsewhere)

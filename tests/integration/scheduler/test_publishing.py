@@ -14,9 +14,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from core.engine.corrections import configuration
+from core.engine.profiles import profiles_of
 from pools import wire
 from pools.gateway.fleet.snapshot_reader import SnapshotReader
 from scheduler.control.apply import message_writer
+from tests.fakes.engine_profiles import rows as measured_rows
 from tests.fakes.fleet import FakeFleet, key
 
 
@@ -116,6 +119,27 @@ async def test_one_part_is_written_and_read_when_one_part_has_changed(
     again = await read(reader)
     assert again.services[0] is after.services[0]
     assert (desired(redis_client).clock.policy, desired(redis_client).version) == ("profile", again.version)
+
+
+async def test_a_profile_is_written_and_read_once_and_gone_when_it_is_withdrawn(
+    redis_client: redis.Redis, rows: Rows, reader: SnapshotReader
+) -> None:
+    (profile,) = profiles_of(measured_rows())
+    kind = configuration(profile.model, profile.gpu, profile.tp, profile.engine)
+    rows.fleet = replace(rows.fleet, measured=[wire.MeasuredEngine(*kind, profile.version)], profiles=[profile])
+    message_writer.write(redis_client, rows.read)
+    before = await read(reader)
+    assert before.profiles == [profile]
+    assert wire.decode(redis_client.get(wire.FLEET_KEY), wire.Fleet).profiles == []
+    redis_client.delete(wire.PROFILES_KEY)
+    message_writer.write(redis_client, rows.read)
+    after = await read(reader)
+    assert after.profiles[0] is before.profiles[0]
+    assert not redis_client.exists(wire.PROFILES_KEY)
+    rows.fleet = replace(rows.fleet, measured=[], profiles=[])
+    message_writer.write(redis_client, rows.read)
+    assert (await read(reader)).profiles == []
+    assert not redis_client.exists(wire.PROFILES_KEY)
 
 
 async def test_changed_keys_alone_are_read_when_a_key_is_revoked_and_another_made(

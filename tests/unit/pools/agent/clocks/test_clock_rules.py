@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from core.controllers.clock.muserve_clock import EARLY_S
+from core.engine import measured
 from core.engine.engine_model import GPUS
 from core.engine.profiles import Point, Profile
 from core.observations.clock_given import curves
@@ -201,7 +203,14 @@ def test_floor_is_the_gpus_when_nobody_knows_where_its_voltage_stops_falling() -
     assert bench.mhz == BOTTOM_MHZ
 
 
-def test_measured_profile_goes_before_the_engine_model_when_there_is_one() -> None:
+@pytest.fixture
+def publish() -> Iterator[Callable[[Profile], object]]:
+    """Makes a profile this process's, until the test is over."""
+    yield lambda profile: measured.publish((profile,))
+    measured.publish(())
+
+
+def test_measured_profile_goes_before_the_engine_model_when_there_is_one(publish: Callable[[Profile], object]) -> None:
     """A made-up engine, alike fast at all clocks, that draws least at 1200 MHz."""
     watts = {800.0: 900.0, 1000.0: 800.0, 1200.0: 500.0, 1410.0: 1000.0}
     points = tuple(
@@ -211,8 +220,8 @@ def test_measured_profile_goes_before_the_engine_model_when_there_is_one() -> No
         for batch in (0, 1, 64)
         if prefill or batch
     )
-    measured = Profile(KIND.model, KIND.gpu, KIND.tp, KIND.engine, points, Source.MEASURED, "a test")
-    bench = ClockBench(ClockPolicy(policy="profile", period_s=5.0), Figures([measured]))
+    publish(Profile(KIND.model, KIND.gpu, KIND.tp, KIND.engine, points, Source.MEASURED, "a test"))
+    bench = ClockBench(ClockPolicy(policy="profile", period_s=5.0))
     profiled(bench, 4.0)
     assert bench.mhz == 1200.0
     assert bench.rows[-1].inputs["source"] == "measured"

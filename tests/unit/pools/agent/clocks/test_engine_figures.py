@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from core.engine import measured
 from core.engine.engine_model import GPUS, engine_model
 from core.engine.load_profile import clocks, from_costs, modelled
+from core.engine.profiles import profiles_of
 from core.observations.mode_profile import Lengths
 from pools.agent.clocks.engine_figures import EngineKind, Figures, Load, ProfileShape
+from tests.fakes.engine_profiles import rows
 from tests.fakes.node import engine_reading
 
 KIND = EngineKind("Llama3-70B", "A100-80GB", 4, "vllm-v1")
@@ -143,11 +145,15 @@ def test_shape_counts_where_the_engine_model_does_not_know_the_name() -> None:
     assert figures.weights(own, lengths, 8) == pytest.approx(figures.weights(KIND, lengths, 8))
 
 
-@pytest.mark.parametrize("named", ["nobody's", "shape"])
-def test_measurements_count_under_the_name_and_under_the_shape(named: str) -> None:
-    shape = engine_model(KIND.model, KIND.gpu, KIND.tp, KIND.engine).model_params.key
-    own = EngineKind("nobody's", KIND.gpu, KIND.tp, KIND.engine, shape)
-    measured = SimpleNamespace(model=shape if named == "shape" else named, gpu=KIND.gpu, tp=KIND.tp, engine=KIND.engine)
-    figures = Figures([measured])  # type: ignore[list-item]
-    assert figures._of(own) is measured
-    assert figures._of(KIND) is None
+def test_what_was_measured_counts_before_the_engine_model() -> None:
+    lengths = Lengths(500.0, 200.0).rounded
+    modelled_s = Figures().profile(KIND, lengths, PLAIN)
+    (profile,) = profiles_of(rows(1.5, 1.0, model=KIND.model, tp=KIND.tp, batches=(1, 64), contexts=(100, 1000)))
+    try:
+        measured.publish((profile,))
+        found = Figures().profile(KIND, lengths, PLAIN)
+    finally:
+        measured.publish(())
+    assert modelled_s is not None
+    assert found is not None
+    assert found.tpot_s[-1][0] == pytest.approx(1.5 * modelled_s.tpot_s[-1][0], rel=0.02)
