@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 from core.algorithms.split import virtual_passes
 from core.algorithms.split.virtual_passes import COST_COLUMNS, Floats, Ints
 from core.engine.engine_model import MAX_SEQUENCES, EngineModel
+from core.engine.iteration import Totals
 
 _SCALE_RANGE = (0.1, 10.0)  # a measurement further off than this tells of a stall, not of the instance
 
@@ -92,10 +93,30 @@ def pass_costs(instance: EngineModel, mhz: float, token_budget: int, max_sequenc
         "kv_token_s": k.kv_bytes / (bandwidth * g.eff_kv),
     }
     columns = np.array([values[name] for name in COST_COLUMNS], dtype=np.float64)
+    if k.second is not None or instance.correction is not None:
+        _slow_down(columns, instance, f)
     table = virtual_passes.decode_table(columns)
     columns.setflags(write=False)
     table.setflags(write=False)
     return PassCosts(columns, table)
+
+
+_TYPICAL = Totals(512.0, 0.0, 512.0**2 / 2.0, 1.0, 16.0, 16.0 * 1260.0)
+
+
+def _slow_down(columns: Floats, instance: EngineModel, mhz: float) -> None:
+    """Makes passes as much longer, all alike, as a typical one is by the engine model: the passes' form is the first
+    set's, without corrections."""
+    c, t = dict(zip(COST_COLUMNS, range(columns.size), strict=True)), _TYPICAL
+    bare_s = virtual_passes.gpu_s(
+        columns, t.new_tokens, t.cached_tokens, t.pairs, t.prefills, t.decodes, t.context_tokens
+    )
+    bare_s += columns[c["host_s"]] + columns[c["seq_s"]] * (t.decodes + t.prefills)
+    longer = instance.iteration_of(mhz, t).t_s / bare_s
+    for name in ("fixed_s", "ar_per_token_s", "launch_s", "host_s", "seq_s", "kv_token_s"):
+        columns[c[name]] *= longer
+    for name in ("compute", "bandwidth"):
+        columns[c[name]] /= longer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,6 +24,7 @@ from core.algorithms.split.split_point import (
     split_at,
     split_request,
 )
+from core.engine.corrections import KNOTS, Correction
 from core.engine.engine_model import EngineModel, engine_model
 from tests.unit.laws import examples
 
@@ -266,3 +267,18 @@ def test_scale_converges_when_measurements_are_steady() -> None:
 def test_values_are_refused_when_they_mean_nothing(wrong) -> None:
     with pytest.raises(ValueError, match=r"need|from 0|more than|longer|at least one"):
         wrong(costs())
+
+
+@pytest.mark.parametrize(
+    "instance",
+    [
+        replace(A100, correction=Correction((1.3,) * KNOTS, (1.0,) * KNOTS)),
+        EngineModel("Qwen3-30B-A3B", "H100-SXM-80GB", 2, "vllm-2025"),
+    ],
+)
+def test_passes_take_what_the_engine_model_says_of_a_typical_one(instance: EngineModel) -> None:
+    mhz = instance.gpu_params.f_max
+    backlog = Backlog.of(pass_costs(instance, mhz, 2048), [(0, 1, 1260)] * 16 + [(512, 1, 0)], 16)
+    one = instance.iteration(mhz, [(512, 0)], 16, 16 * 1260.0)
+    after = instance.iteration(mhz, (), 1, 513.0)
+    assert finish_s(backlog) == pytest.approx(one.t_s + after.t_s, rel=0.12)
