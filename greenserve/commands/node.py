@@ -131,6 +131,8 @@ def join(
     settings = join_fleet.keep(keep or env.read().var_dir, joined)
     runs = "It runs engines when it is opened to planning" if vllm else "It is metered"
     click.echo(f"Joined {joined.cluster} as node {joined.node}. {runs}; no plan counts on it yet.")
+    for note in joined.notes:
+        click.echo(note)
     click.echo(f"The agent's settings are in {settings}; only you can read them.")
     if why := join_fleet.unreachable(joined.broker_url):
         click.echo(f"But {why}.")
@@ -198,3 +200,8 @@ def _show(found: Inventory) -> None:
         if gpu.mig_slices is not None:
             parts.append(f"MIG, {gpu.mig_slices} instances")
         click.echo(f"  {gpu.index}  {', '.join(parts)}  {gpu.uuid}")
+        if gpu.sheet is not None:
+            flops, bandwidth = gpu.sheet.peak_flops / 1e12, gpu.sheet.hbm_bw / 1e9
+            click.echo(f"     by the driver's figures: {flops:.3g} TFLOP/s at 16 bit, {bandwidth:.4g} GB/s, assumed")
+        elif gpu.lacking:
+            click.echo(f"     the driver does not tell its {', '.join(gpu.lacking)}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
+from core.engine.gpu_types import SHIPPED
 from pools.access import people
 from pools.access.audit import Actor
-from pools.models import Job, ModelCard, Partition, Profile, RequestClass, Service
+from pools.models import GpuType, Job, ModelCard, Partition, Profile, RequestClass, Service
 from scheduler import webhooks
 from scheduler.models import Study, StudyRun, Trial, TrialBlock
 from scheduler.operations import engine_profiles, overrides, pauses
@@ -78,6 +80,7 @@ def of_everything(actor: Actor, now: datetime | None = None) -> seed.Seeded:
             kind="modelled",
             source="test",
         )
+        GpuType.of_sheet(replace(SHIPPED["L40S-48GB"], name=f"g{n}")).save()
     other = Partition.objects.create(name="other")
     RequestClass.objects.create(partition=other, name="ALL", rank=0)
     card = ModelCard.objects.create(name="other", max_model_len=10, engine="vllm-v1")

@@ -30,12 +30,20 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 10.0, what: str 
 
 
 class SimnodeProcess:
-    def __init__(self, var_dir: Path, node: str, gpus: tuple[str, ...] = ("A100-80GB:4",), speedup: float = 300.0):
+    def __init__(
+        self,
+        var_dir: Path,
+        node: str,
+        gpus: tuple[str, ...] = ("A100-80GB:4",),
+        speedup: float = 300.0,
+        more: tuple[str, ...] = (),
+    ):
         self.node = node
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._command = [sys.executable, "-m", "pools.simnode", "--node", node, "--port", str(self.port)]
         self._command += ["--var", str(var_dir), "--transition-speedup", str(speedup)]
+        self._command += more
         for group in gpus:
             self._command += ["--gpu", group]
         self._log = var_dir / f"{node}.log"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 import redis
 
+from core.engine.gpu_types import SHIPPED, GpuType
 from greenserve import env
 from greenserve.process import Child, Spec, StartError
 from greenserve.supervision import simulated_nodes
@@ -50,10 +51,12 @@ class World:
     said: list[str]
     version: int = 0
 
-    def publish(self, nodes: dict[str, list[tuple[str, int]]], at_s: float | None = None) -> None:
+    def publish(
+        self, nodes: dict[str, list[tuple[str, int]]], at_s: float | None = None, types: tuple[GpuType, ...] = ()
+    ) -> None:
         self.version += 1
         at_s = time.time() if at_s is None else at_s
-        index = wire.FleetIndex(self.version, at_s, sorted(nodes), {}, 0, 0)
+        index = wire.FleetIndex(self.version, at_s, sorted(nodes), {}, 0, 0, list(types))
         for node, gpus in nodes.items():
             desired = wire.DesiredNode(node, self.version, at_s, [], wire.ClockPolicy(), simulated_gpus=gpus)
             self.client.set(wire.desired_key(node), wire.encode(desired))
@@ -114,3 +117,13 @@ def test_start_is_tried_again_and_said_when_it_fails(world: World) -> None:
     world.supervisor.refuses = False
     world.nodes.follow()
     assert "simnode.n1" in world.supervisor.slots
+
+
+def test_machine_is_started_with_the_type_of_its_gpus_when_an_operator_entered_it(world: World) -> None:
+    own, other = (replace(SHIPPED["L40S-48GB"], name=name) for name in ("L40S-lab", "L40S-other"))
+    world.publish({"n1": [("L40S-lab", 2)]}, types=(own, other))
+    words = " ".join(world.words("simnode.n1"))
+    assert '--gpu-type {"name": "L40S-lab", "peak_tflops": 362.0' in words
+    assert "L40S-other" not in words
+    world.publish({"n1": [("L40S-lab", 2)]}, types=(replace(own, tdp_w=300.0), other))
+    assert world.supervisor.dismissed == {"simnode.n1"}  # it starts anew, with the figures of now

@@ -18,6 +18,8 @@ import openai
 import pytest
 
 from core.engine.engine_model import engine_model, gpu
+from core.engine.gpu_type_fields import values_of
+from core.engine.gpu_types import SHIPPED
 from core.engine.overheads import Overheads, cold_start_s
 from tests.fakes.simnode import ROOT, SimnodeProcess, eventually
 
@@ -347,3 +349,20 @@ def test_start_is_refused_when_the_counters_cannot_be_read(tmp_path: Path) -> No
     assert code == 2
     assert "does not hold energy counters" in errors
     assert "Traceback" not in errors
+
+
+def test_gpus_are_of_a_type_of_ones_own_when_the_start_defines_it(tmp_path: Path) -> None:
+    own = {"name": "Lab-A100", **values_of(SHIPPED["A100-80GB"]), "tdp_w": 300.0, "max_mhz": 1200.0}
+    node = SimnodeProcess(tmp_path, "lab", ("Lab-A100:2",), more=("--gpu-type", json.dumps(own))).start()
+    readings = node.get("/gpus")
+    assert {(one["gpu_type"], one["max_mhz"]) for one in readings} == {("Lab-A100", 1200.0)}
+    node.run_instance("own", [0], MODEL, 4096)
+    assert node.stop() == 0
+
+
+def test_start_is_refused_when_a_definition_is_wrong(tmp_path: Path) -> None:
+    own = {"name": "Lab-A100", **values_of(SHIPPED["A100-80GB"]), "like": "nothing"}
+    where = ("--node", "n", "--port", "0", "--var", str(tmp_path))
+    code, errors = refused(*where, "--gpu-type", json.dumps(own))
+    assert code == 2
+    assert "like: 'nothing' is none of" in errors.splitlines()[-1]

@@ -27,6 +27,7 @@ OTHERS = {  # by the pattern's name: what is no list of the router's
     "experiments": ["experiments/"],
     "experiment": ["experiments/common-sites/"],
     "overheads": ["overheads/"],
+    "shipped-gpu-types": ["shipped-gpu-types/"],
     "series": [f"series/{name}/" for name in SERIES if name != "gpu"] + ["series/gpu/?gpu=SIM-n1-0"],
     "tenant-use": ["tenants/acme/use/?by=site,service,day"],
     "tenant-bill": ["tenants/acme/bill/"],

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 
+from core.engine import gpu_types
+from core.engine.gpu_types import SHIPPED
 from core.ports import HostReading, RetryableError
 from pools.agent.batch_outbox import LIMIT, Outbox
 from pools.agent.devices.host.host_energy import HostEnergy
@@ -303,3 +308,19 @@ def test_host_is_in_the_batch_and_its_notices_in_the_state_when_the_node_has_met
     meter.answers = RetryableError("away")
     assert "cannot read the host's energy: away" in bench.tick().error
     assert bench.link.batches[-1].hosts == []
+
+
+def test_gpu_types_of_its_node_are_known_when_its_desired_state_has_them() -> None:
+    bench, own = Bench(), replace(SHIPPED["L40S-48GB"], name="L40S-lab")
+    try:
+        bench.link.desired_node = msgspec.structs.replace(desired_node(), gpu_types=[own])
+        bench.tick()
+        assert gpu_types.declared() == (own,)
+        bench.link.desired_node = None  # it has gone: what was known stays
+        bench.tick()
+        assert gpu_types.declared() == (own,)
+        bench.link.desired_node = desired_node()
+        bench.tick()
+        assert gpu_types.declared() == ()
+    finally:
+        gpu_types.declare(())

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import pytest
 
+from core.engine import gpu_types
+from core.engine.gpu_types import SHIPPED
 from pools import wire
 from pools.gateway import redis_tasks
 from pools.gateway.fleet.instance import Health
@@ -52,6 +54,25 @@ def test_keys_are_looked_at_again_only_when_another_list_of_them_comes() -> None
     assert view.key(SECRET.encode()) is known
     view.apply(msgspec.structs.replace(fleet, keys=[]), {}, time.time(), time.monotonic())
     assert view.key(SECRET.encode()) is None
+
+
+def test_gpu_types_that_operators_entered_are_known_when_a_snapshot_has_them() -> None:
+    fake, own = FakeFleet(["http://127.0.0.1:1"]), replace(SHIPPED["L40S-48GB"], name="L40S-lab")
+    (state,) = fake.states().values()
+    states = {"n": msgspec.structs.replace(state, instances=[_of_type(i, own.name) for i in state.instances])}
+    view = FleetView()
+    try:
+        view.apply(msgspec.structs.replace(fake.fleet(), gpu_types=[own]), states, time.time(), time.monotonic())
+        assert view.ready_instances == 1
+        assert gpu_types.declared() == (own,)
+        view.apply(fake.fleet(), states, time.time(), time.monotonic())
+        assert gpu_types.declared() == ()
+    finally:
+        gpu_types.declare(())
+
+
+def _of_type(instance: wire.InstanceState, gpu_type: str) -> wire.InstanceState:
+    return msgspec.structs.replace(instance, gpu_type=gpu_type)
 
 
 @pytest.mark.parametrize(("age_s", "usable"), [(14.0, 1), (16.0, 0)])
