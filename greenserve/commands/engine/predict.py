@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from core.engine.engine_model import EngineModel, UnknownConfiguration, engine_model
-from core.engine.engine_params import knows_model
+from core.engine.engine_params import FITTED, knows_model
 from core.engine.model_config import BadConfig
 from core.engine.profiles import load_profiles, modelled_margins
 from core.types import Source
@@ -275,6 +275,7 @@ def _parse_decode(text: str | None) -> list[int]:
 
 def _table(question: Question, answer: Mapping[str, Any], model: str) -> str:
     instance = question.instance
+    sheet = " by data sheet" if instance.gpu not in FITTED and answer["source"] == Source.MODELLED else ""
     throttled = answer["f_eff_mhz"] < instance.gpu_params.clamp_mhz(question.mhz)
     rows = [
         ("instance", f"{model} on {instance.tp} x {instance.gpu}, {instance.engine}"),
@@ -285,7 +286,7 @@ def _table(question: Question, answer: Mapping[str, Any], model: str) -> str:
         ("KV capacity", _room(answer)),
         (
             "source",
-            f"{answer['source']}, within {answer['margin']['time']:.0%} in time; "
+            f"{answer['source']}{sheet}, within {answer['margin']['time']:.0%} in time; "
             f"power {answer['watts_source']}, within {answer['margin']['power']:.0%}",
         ),
     ]

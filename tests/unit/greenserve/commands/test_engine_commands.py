@@ -54,6 +54,13 @@ def test_defaults_are_the_top_clock_and_vllm_when_left_out() -> None:
     assert json.loads(named.output)["f_eff_mhz"] == 1410.0
 
 
+@pytest.mark.parametrize(
+    ("gpu", "words"), [("H200-SXM-141GB", "modelled by data sheet, within 25%"), ("A100-80GB", "modelled, within 10%")]
+)
+def test_source_says_when_the_gpu_is_known_by_its_data_sheet(gpu: str, words: str) -> None:
+    assert words in run("predict", "--model", "Llama3-8B", "--gpu", gpu, "--tp", "1", "--decode", "8x1000").output
+
+
 def test_configuration_is_answered_all_the_same_when_it_does_not_fit() -> None:
     shown = run("predict", "--model", "Llama3-70B", "--gpu", "A100-80GB", "--tp", "1", "--decode", "100", "--json")
     answer = json.loads(shown.output)
