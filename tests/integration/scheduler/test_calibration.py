@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
-from pytest_django.fixtures import SettingsWrapper
 
 from core.engine import measured
 from core.engine.calibration import MEMORY_S
@@ -207,9 +207,7 @@ def test_few_engines_of_many_are_read_in_a_turn() -> None:
     assert {pk for one in read for pk in one} == set(range(100))
 
 
-def test_alert_is_raised_and_ends_when_engines_differ_and_are_repaired(
-    engines: Engines, settings: SettingsWrapper
-) -> None:
+def test_alert_is_raised_and_ends_when_engines_differ_and_are_repaired(engines: Engines, settings: Any) -> None:
     sources = ("telemetry.alerts.engine_drift.ENGINE_DRIFT",)
     settings.GREENSERVE_ALERTS = {**settings.GREENSERVE_ALERTS, "sources": sources}
 

@@ -114,6 +114,18 @@ def test_nothing_is_corrected_by_few_windows() -> None:
     assert not few.drifted
 
 
+def test_small_differences_are_left_alone() -> None:
+    found = calibrated([window(10.0 * n, slower=1.04, hungrier=0.97) for n in range(60)])
+    assert found.residual() is None
+    assert calibrated([window(10.0 * n, slower=1.07) for n in range(60)]).residual() is not None
+
+
+def test_window_counts_less_when_few_sequences_ran() -> None:
+    few = Window((replace(span(0.0), running=1.0),))
+    kept = Calibration().add(few, Ratio(1.3, 1.0), GPU)
+    assert kept.time.windows == pytest.approx(0.25)
+
+
 def test_engine_that_changes_is_followed_within_ten_minutes() -> None:
     before = calibrated([window(10.0 * n) for n in range(360)])
     assert before.residual() is None
