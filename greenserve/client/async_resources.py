@@ -768,6 +768,53 @@ class AsyncEngineProfiles:
         )
 
 
+class AsyncEngineResiduals:
+    """`/api/v1/engine-residuals/`"""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    def list(
+        self,
+        *,
+        drifted: bool | None = None,
+        engine: str | None = None,
+        gpu_type: str | None = None,
+        ordering: Literal["at", "-at"] | None = None,
+        shape: str | None = None,
+        tp: int | None = None,
+        page_size: int = PAGE_SIZE,
+    ) -> AsyncRows[m.EngineResidual]:
+        """Returns the rows, a page at a time. Residuals of engines that serve: calibration keeps one for each
+        configuration.
+
+        Args:
+            ordering: The field to order by; with a minus the largest first.
+            shape: The model's shape, or its name where no shape is known.
+        """
+        return AsyncRows(
+            self._transport,
+            Call(
+                "GET",
+                "engine-residuals/",
+                {
+                    "drifted": drifted,
+                    "engine": engine,
+                    "gpu_type": gpu_type,
+                    "ordering": ordering,
+                    "shape": shape,
+                    "tp": tp,
+                    "limit": page_size,
+                },
+            ),
+            m.EngineResidual,
+        )
+
+    async def get(self, id: int, /) -> m.EngineResidual:
+        """Returns one. Residuals of engines that serve: calibration keeps one for each configuration."""
+        return await self._transport.read(Call("GET", f"engine-residuals/{segment(id)}/"), m.EngineResidual)
+
+
 class AsyncEpochs:
     """`/api/v1/epochs/`"""
 
@@ -3611,6 +3658,7 @@ class AsyncResources:
         self.decisions = AsyncDecisions(transport)
         self.embodied_factors = AsyncEmbodiedFactors(transport)
         self.engine_profiles = AsyncEngineProfiles(transport)
+        self.engine_residuals = AsyncEngineResiduals(transport)
         self.epochs = AsyncEpochs(transport)
         self.experiments = AsyncExperiments(transport)
         self.feeds = AsyncFeeds(transport)

@@ -535,6 +535,33 @@ class EngineProfileDetail(msgspec.Struct, frozen=True, kw_only=True):
     power_ratio: float | None
 
 
+class EngineResidual(msgspec.Struct, frozen=True, kw_only=True):
+    """Says by how much a configuration's engines differ of late from what is predicted of them, by its profile or
+    the closed form.
+
+    Attributes:
+        shape: The model's shape, or its name where no shape is known.
+        time_ratio: Measured over predicted seconds, over all clocks.
+        power_ratio: Measured over predicted watts, over all clocks.
+        windows: Seen of late, the older the less.
+        drifted: Far enough that a new profile is worth its while.
+        at: End of the last window.
+        factors: The correction in force by clock; empty: there is none.
+    """
+
+    id: int
+    shape: str
+    gpu_type: str
+    tp: int
+    engine: str
+    time_ratio: float
+    power_ratio: float
+    windows: float
+    drifted: bool
+    at: Time
+    factors: tuple[ResidualFactor, ...]
+
+
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     """The API's epoch."""
 
@@ -1238,6 +1265,19 @@ class RequestUse(msgspec.Struct, frozen=True, kw_only=True):
     carbon_gco2e: float | None
     cost: float | None
     currency: str | None
+
+
+class ResidualFactor(msgspec.Struct, frozen=True, kw_only=True):
+    """Factors on what is predicted at one clock; between two clocks they lie on a straight line.
+
+    Attributes:
+        time: On seconds.
+        power: On watts.
+    """
+
+    sm_clock_mhz: float
+    time: float
+    power: float
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):

@@ -744,6 +744,53 @@ class EngineProfiles:
         )
 
 
+class EngineResiduals:
+    """`/api/v1/engine-residuals/`"""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(
+        self,
+        *,
+        drifted: bool | None = None,
+        engine: str | None = None,
+        gpu_type: str | None = None,
+        ordering: Literal["at", "-at"] | None = None,
+        shape: str | None = None,
+        tp: int | None = None,
+        page_size: int = PAGE_SIZE,
+    ) -> Rows[m.EngineResidual]:
+        """Returns the rows, a page at a time. Residuals of engines that serve: calibration keeps one for each
+        configuration.
+
+        Args:
+            ordering: The field to order by; with a minus the largest first.
+            shape: The model's shape, or its name where no shape is known.
+        """
+        return Rows(
+            self._transport,
+            Call(
+                "GET",
+                "engine-residuals/",
+                {
+                    "drifted": drifted,
+                    "engine": engine,
+                    "gpu_type": gpu_type,
+                    "ordering": ordering,
+                    "shape": shape,
+                    "tp": tp,
+                    "limit": page_size,
+                },
+            ),
+            m.EngineResidual,
+        )
+
+    def get(self, id: int, /) -> m.EngineResidual:
+        """Returns one. Residuals of engines that serve: calibration keeps one for each configuration."""
+        return self._transport.read(Call("GET", f"engine-residuals/{segment(id)}/"), m.EngineResidual)
+
+
 class Epochs:
     """`/api/v1/epochs/`"""
 
@@ -3487,6 +3534,7 @@ class Resources:
         self.decisions = Decisions(transport)
         self.embodied_factors = EmbodiedFactors(transport)
         self.engine_profiles = EngineProfiles(transport)
+        self.engine_residuals = EngineResiduals(transport)
         self.epochs = Epochs(transport)
         self.experiments = Experiments(transport)
         self.feeds = Feeds(transport)

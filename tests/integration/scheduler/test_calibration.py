@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from core.engine import measured
 from core.engine.calibration import MEMORY_S
@@ -230,3 +231,20 @@ def test_alert_is_raised_and_ends_when_engines_differ_and_are_repaired(engines: 
     rounds(round(6 * MEMORY_S) + 360)
     alert.refresh_from_db()
     assert alert.state == "resolved"
+
+
+def test_people_see_what_was_measured(engines: Engines, admin_client: Client) -> None:
+    engines.slower, engines.hungrier = 1.3, 1.2
+    engines.serve(300)
+    (found,) = admin_client.get("/api/v1/engine-residuals/", {"drifted": "true"}).json()["results"]
+    assert (found["gpu_type"], found["tp"], found["engine"]) == ("A100-80GB", 4, "vllm-v1")
+    assert found["time_ratio"] == pytest.approx(1.3, abs=0.02)
+    assert found["power_ratio"] == pytest.approx(1.2, abs=0.02)
+    assert [one["sm_clock_mhz"] for one in found["factors"]][-1] == 1410.0
+    assert found["factors"][-1]["time"] == pytest.approx(1.3, abs=0.03)
+    assert admin_client.get("/api/v1/engine-residuals/", {"drifted": "false"}).json()["results"] == []
+    assert admin_client.post("/api/v1/engine-residuals/", {}).status_code == 405
+    page = admin_client.get(f"/models/{engines.instances[0].model_card_id}/")
+    text = page.content.decode()
+    assert "A100-80GB/TP4" in text
+    assert "drifted: measure a new profile" in text
