@@ -10,11 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from core.algorithms.fleet.fleet_problem import mode_failure
+from core.engine.corrections import configuration
 from core.engine.engine_model import UnknownConfiguration
+from core.engine.measured import profile_of
 from core.observations.demand.class_arrivals import ClassArrivals
 from core.observations.mode_profile import Lengths, mode_profile
 from core.policy.request_classes import ClassBounds, classify
-from core.types import ClassDemand, Limits, Mode, ModeProfile, PartitionOption
+from core.types import ClassDemand, Limits, Mode, ModeProfile, PartitionOption, Source
 
 # Mean lengths of the Azure conversation trace of 2023 (AzurePublicDataset, CC-BY): of a class of which nothing was
 # declared or seen.
@@ -36,7 +38,10 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """A model, its engine, and the modes that there is room for somewhere."""
+    """A model, its engine, and modes that there is room for somewhere.
+
+    Where every class has rows of its own, those that were measured are enough.
+    """
 
     model: str
     engine: str
@@ -126,27 +131,43 @@ def profiles_of(
 ) -> dict[Mode, ModeProfile]:
     """Returns what each mode does for a class.
 
-    A published rate is for the authors' mix of lengths. Where requests now are longer, which only a class with `known`
-    lengths can say, the engine model's rate at their mean lengths is lower, and it counts: a plan on the published rate
-    would fall short. A class without any published profile has the engine model's figures for every mode there is.
+    What was measured of a class on a mode stands as it is: no model caps it. Of an engine that was measured the profile
+    says what it does at the present lengths, whatever others published. A published rate is for the authors' mix of
+    lengths. Where requests now are longer, which only a class with `known` lengths can say, the engine model's rate at
+    their mean lengths is lower, and it counts: a plan on the published rate would fall short. A class of which nothing
+    was measured or published has the engine model's figures for every mode there is.
     """
+    every = {mode: own for mode in engines.modes if (own := _modelled(engines, mode, lengths, limits)) is not None}
     if not published:
-        every = {mode: _modelled(engines, mode, lengths, limits) for mode in engines.modes}
-        return {mode: own for mode, own in every.items() if own is not None}
-    if not known:
-        return dict(published)
-    return {mode: _bounded(own, engines, mode, lengths, limits) for mode, own in published.items()}
+        return every
+    found = {mode: own for mode, own in every.items() if _is_measured(engines, mode)}
+    for mode, own in published.items():
+        found[mode] = _trusted(own, engines, mode, lengths, limits, known)
+    return found
 
 
-def _bounded(profile: ModeProfile, engines: EngineChoice, mode: Mode, lengths: Lengths, limits: Limits) -> ModeProfile:
-    if profile.max_rps <= 0.0:
+def _trusted(
+    profile: ModeProfile, engines: EngineChoice, mode: Mode, lengths: Lengths, limits: Limits, known: bool
+) -> ModeProfile:
+    """Returns the most trusted of a class's own row and the engine's figures."""
+    if profile.source is Source.MEASURED:
+        return profile
+    measured = _is_measured(engines, mode)
+    if not measured and (not known or profile.max_rps <= 0.0):
         return profile
     modelled = _modelled(engines, mode, lengths, limits)
-    return profile if modelled is None or modelled.max_rps >= profile.max_rps else modelled
+    if modelled is None or (modelled.max_rps >= profile.max_rps and not measured):
+        return profile
+    return modelled
+
+
+def _is_measured(engines: EngineChoice, mode: Mode) -> bool:
+    profile = profile_of(configuration(engines.model, mode.gpu, mode.tp, engines.engine))
+    return profile is not None and profile.source is Source.MEASURED
 
 
 def _modelled(engines: EngineChoice, mode: Mode, lengths: Lengths, limits: Limits) -> ModeProfile | None:
-    """Returns the engine model's profile at the top clock; None where it does not know the configuration."""
+    """Returns what the engine does at the top clock, by its profile or the engine model; None: nobody knows it."""
     try:
         return mode_profile(engines.model, engines.engine, mode, lengths.rounded, limits)
     except UnknownConfiguration:

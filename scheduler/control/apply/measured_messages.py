@@ -15,14 +15,13 @@ STEP_S = 300.0  # of a residual's age: a message is not sent anew since engines 
 
 def measured_engines() -> list[wire.MeasuredEngine]:
     """Returns what this process knows of configurations of services' models."""
-    served = {
-        configuration(card.engine_model_name, "", 1, card.engine)
-        for card in ModelCard.objects.filter(services__isnull=False).distinct()
-    }
-    models = {(own.shape, own.engine) for own in served}
     every = {configuration(one.model, one.gpu, one.tp, one.engine) for one in measured.profiles()}
     known = sorted(every | set(measured.residuals()))
-    return [_message(key) for key in known if (key.shape, key.engine) in models]
+    if not known:
+        return []
+    cards = ModelCard.objects.filter(services__isnull=False).distinct()
+    served = {(configuration(card.engine_model_name, "", 1, card.engine).shape, card.engine) for card in cards}
+    return [_message(key) for key in known if (key.shape, key.engine) in served]
 
 
 def of_gpus(every: Collection[wire.MeasuredEngine], gpu_types: Collection[str]) -> list[wire.MeasuredEngine]:

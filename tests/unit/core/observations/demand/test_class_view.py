@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from core.engine import measured
+from core.engine.profiles import profiles_of
 from core.observations.demand.class_arrivals import ClassArrivals
 from core.observations.demand.class_view import (
     ENOUGH,
@@ -16,6 +18,7 @@ from core.observations.demand.class_view import (
 )
 from core.observations.mode_profile import Lengths, mode_profile
 from core.types import Limits, Mode, ModeProfile, Source
+from tests.fakes.engine_profiles import rows
 
 A100 = "A100-80GB"
 LIMITS = Limits(2.0, 0.15, None)
@@ -66,6 +69,40 @@ def test_published_rate_counts_unless_requests_are_known_to_be_longer():
     assert found[MODES[0]] == mode_profile("Llama3-70B", "vllm-v1", MODES[0], Lengths(500.0, 100.0).rounded, LIMITS)
     assert found[MODES[1]] == rows[MODES[1]]
     assert observed(replace(FACTS, published=rows, seen=NOTHING), ENGINES, 1).profiles == rows
+
+
+def row(source: Source, max_rps: float = 1e3) -> ModeProfile:
+    return ModeProfile(max_rps, 900.0, 0.1, 0.02, 3.0, source)
+
+
+def test_what_was_measured_of_a_class_is_never_capped_by_a_model():
+    rows = {MODES[0]: row(Source.MEASURED), MODES[1]: row(Source.MODELLED)}
+    found = observed(replace(FACTS, published=rows), ENGINES, 1).profiles
+    assert found[MODES[0]] == rows[MODES[0]]
+    assert found[MODES[1]].max_rps < 1e3
+
+
+@pytest.fixture
+def measured_engine():
+    (profile,) = profiles_of(rows(0.5, 0.9, model="Llama3-70B", tp=4, batches=(1, 64), contexts=(100, 4000)))
+    measured.publish((profile,))
+    yield mode_profile("Llama3-70B", "vllm-v1", MODES[0], Lengths(500.0, 100.0).rounded, LIMITS)
+    measured.publish(())
+
+
+@pytest.mark.parametrize("seen", [SEEN, NOTHING])
+@pytest.mark.parametrize("published_rps", [0.0, 0.01, 1e3])
+def test_a_measured_engine_counts_before_what_others_published(measured_engine, published_rps, seen):
+    facts = replace(FACTS, published={MODES[0]: row(PUBLISHED, published_rps)}, seen=seen, typical=SEEN.lengths())
+    assert measured_engine.source is Source.MEASURED
+    assert observed(facts, ENGINES, 1).profiles == {MODES[0]: measured_engine}
+
+
+def test_a_measured_mode_counts_beside_those_that_others_published(measured_engine):
+    rows = {MODES[1]: row(PUBLISHED, 0.01)}
+    assert observed(replace(FACTS, published=rows), ENGINES, 1).profiles == {**rows, MODES[0]: measured_engine}
+    measured_class = {MODES[0]: row(Source.MEASURED)}
+    assert observed(replace(FACTS, published=measured_class), ENGINES, 1).profiles == measured_class
 
 
 def test_class_is_planned_without_limits_when_no_mode_keeps_them():
