@@ -19,6 +19,7 @@ HUB = "https://huggingface.co"
 _NAME, _TOKENIZER = "config.json", "tokenizer.json"
 _HUB_TIMEOUT_S = 10.0
 _MOST_BYTES = 1_000_000
+MOST_KEY = 200  # characters, of which today's models need some ninety
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 # Of models whose own code is not run: they have the shape of a type that transformers has.
 _SAME_SHAPE = {"kimi_k2": "deepseek_v3", "deepseek_v32": "deepseek_v3"}
@@ -41,7 +42,13 @@ def shape_from(place: str, kv_bits: float | None = None) -> ModelParams:
 
 def shape_of_document(document: Mapping[str, Any], name: str = "", kv_bits: float | None = None) -> ModelParams:
     """Makes the shape of a config.json that was read already. No code of the model is run. Raises BadConfig."""
-    return shape_of_config(_with_defaults(document), name, kv_bits)
+    try:
+        found = shape_of_config(_with_defaults(document), name, kv_bits)
+    except (TypeError, AttributeError, LookupError, ArithmeticError) as error:  # a list where a number belongs
+        raise BadConfig("config", f"a field has a value that no model has ({error})") from None
+    if len(found.key) > MOST_KEY:
+        raise BadConfig("config", "its numbers are beyond those of any model")
+    return found
 
 
 def parse(text: str | bytes) -> dict[str, Any]:

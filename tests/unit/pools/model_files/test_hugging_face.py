@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from core.engine.engine_model import engine_model
 from core.engine.model_config import BadConfig
+from core.engine.model_shape import is_key
 from pools.model_files.hugging_face import fetch, parse, shape_from, shape_of_document
 from tests.fakes.hub import LLAMA, MOE, Hub
 
@@ -201,3 +203,24 @@ def test_only_names_of_repositories_are_fetched(monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(BadConfig, match="no owner/name of the hub"):
         fetch(repository)
     assert hub.asked == []
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "x", [], {}, [None], {"a": 1}, 10**400, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hidden_size",
+        "layer_types",
+        "text_config",
+        "quantization_config",
+        "sliding_window",
+        "torch_dtype",
+        "num_experts",
+    ],
+)
+def test_values_that_no_model_has_are_refused_or_left_out(name: str, value: Any) -> None:
+    for document in (LLAMA, MOE):
+        with suppress(BadConfig):
+            found = shape_of_document({**document, name: value})
+            assert is_key(found.key)
+            assert len(found.key) <= 200
