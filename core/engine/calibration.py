@@ -75,7 +75,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """What was measured over what was predicted. `power` None: the meters said nothing."""
+    """Measured over predicted: seconds, and watts. `power` None: the meters said nothing."""
 
     time: float
     power: float | None

@@ -1,4 +1,4 @@
-"""What was measured of engines: profiles, and what calibration found while they served.
+"""Tables of what was measured of engines: profiles, and what calibration found while they served.
 
 Both are of a configuration: a model's shape, a GPU type, a TP degree and an engine (`core.engine.corrections`).
 """
@@ -71,7 +71,7 @@ class EngineProfile(_OfConfiguration):
 
 
 class EngineResidual(_OfConfiguration):
-    """By how much a configuration's engines differ from what is predicted of them, of late.
+    """Says by how much a configuration's engines differ from what is predicted of them, of late.
 
     `time` and `power` are factors by clock, empty until there is enough to correct; `state` is the calibration's own.
     """

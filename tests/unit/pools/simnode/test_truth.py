@@ -11,7 +11,7 @@ ENGINE = ("Llama3-8B", "A100-80GB", 1, "vllm-v1")
 WORK = Totals(decodes=8.0, context_tokens=4_000.0)
 
 
-def test_engine_takes_other_times_and_watts_when_told_so() -> None:
+def test_engine_takes_other_times_and_watts_when_their_truth_says_so() -> None:
     truths, modelled = Truths(), closed_form(*ENGINE)
     assert truths.engine("chat", *ENGINE) == modelled
     truths.tell(Truth(1.3, 1.2), "chat")
