@@ -18,7 +18,7 @@ from django.urls import reverse
 
 from frontend.api.resources.series_sources import SERIES
 from pools.access.audit import Actor
-from pools.models import AccessToken, ModelCard, Service
+from pools.models import AccessToken, GpuType, ModelCard, Service
 from scheduler.operations.configure import registry
 from telemetry.models import CarbonFeed, Instrument, ReportSchedule, Tariff
 from tests.fakes import several
@@ -28,6 +28,13 @@ from .test_every_page import PAGES, address
 
 LINK = re.compile(r'href="([^"]*csv[^"]*)"')
 JSON_VALUES: dict[tuple[type, str], Any] = {
+    (GpuType, "driver_names"): ["NVIDIA L40S", "NVIDIA L40S lab"],
+    (GpuType, "assumed"): ["min_mhz", "idle_w"],
+    (ModelCard, "config"): {
+        **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16"},
+        **{"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8},
+        **{"intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072},
+    },
     (ModelCard, "engine_arguments"): ["--kv-cache-dtype", "fp8"],
     (ModelCard, "engine_environment"): {"VLLM_ATTENTION_BACKEND": "FLASHINFER"},
     (Service, "knobs"): {"clock": "fixed", "tuning": {"dynamo": {"wave": 4}}},
@@ -49,6 +56,8 @@ def client(shared_rows) -> Client:
     for (model, name), value in JSON_VALUES.items():
         if model not in (Tariff, Instrument):
             model._default_manager.update(**{name: value})
+    for card in ModelCard.objects.all():
+        card.save()  # with its shape
     _versions()
     signed_in = Client()
     signed_in.force_login(admin)
