@@ -26,6 +26,7 @@ from django.db import DatabaseError, InterfaceError, connection
 from django.utils import timezone
 from msgspec.structs import replace
 
+from core.engine import gpu_types
 from core.ports import EngineReading, PermanentError, RetryableError
 from pools import wire
 from pools.agent.vllm.vllm_metrics import VllmMetrics
@@ -127,6 +128,8 @@ class RegisteredEngines:
             return []
         kept: Any = self.client.mget([wire.FLEET_INDEX_KEY, *(wire.worker_key(uid.decode()) for uid in uids)])
         index, *values = kept
+        if index is not None:
+            gpu_types.declare(wire.decode(index, wire.FleetIndex).gpu_types)
         known, found = self._services(index is not None), []
         for value in filter(None, values):
             try:
