@@ -53,6 +53,7 @@ GROUPS: tuple[tuple[str, tuple[Area, ...]], ...] = (
             Area("Pools", "pools-page", "p", ("pool",)),
             Area("Nodes", "nodes", "n", ("node",)),
             Area("GPU types", "gpu-types", "y", ("gpu-type",)),
+            Area("Engine profiles", "engine-profiles", "i", ("engine-profile",)),
             Area("Models", "models", "m", ("model",)),
             Area("Services", "services", "v", ("service",)),
             Area("Carbon feeds", "feeds", "f", ("feed",)),

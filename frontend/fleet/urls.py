@@ -1,6 +1,6 @@
 from django.urls import path
 
-from . import feeds, gpu_types, jobs, joining, model_cards, nodes, pools, services, sites
+from . import engine_profiles, feeds, gpu_types, jobs, joining, model_cards, nodes, pools, services, sites
 
 urlpatterns = [
     path("sites/", sites.sites, name="sites"),
@@ -16,6 +16,12 @@ urlpatterns = [
     path("nodes/<slug:name>/figures.json", nodes.node_figures, name="node-figures"),
     path("gpu-types/", gpu_types.gpu_types, name="gpu-types"),
     path("gpu-types/<str:name>/", gpu_types.gpu_type, name="gpu-type"),
+    path("engine-profiles/", engine_profiles.engine_profiles, name="engine-profiles"),
+    path("engine-profiles/import/", engine_profiles.bring_in, name="engine-profile-import"),
+    path("engine-profiles/<int:profile_id>/", engine_profiles.engine_profile, name="engine-profile"),
+    path("engine-profiles/<int:profile_id>/csv/", engine_profiles.csv, name="engine-profile-csv"),
+    path("engine-profiles/<int:profile_id>/publish/", engine_profiles.publish, name="engine-profile-publish"),
+    path("engine-profiles/<int:profile_id>/withdraw/", engine_profiles.withdraw, name="engine-profile-withdraw"),
     path("models/", model_cards.models, name="models"),
     path("models/<int:model_id>/", model_cards.model, name="model"),
     path("models/<int:model_id>/figures.json", model_cards.model_figures, name="model-figures"),

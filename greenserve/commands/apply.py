@@ -74,7 +74,7 @@ def apply(
     if export == bool(files):
         fail("give files, or --export alone")
     wanted = None if export else _wanted(files, as_json)
-    with _client(url, token, person) as api, _errors(as_json):
+    with client_of(url, token, person, LABEL) as api, _errors(as_json):
         if wanted is None:
             _export(api, kinds)
             return
@@ -114,8 +114,12 @@ def _faulty(faults: Any, as_json: bool) -> NoReturn:
 
 
 @contextmanager
-def _client(url: str | None, token: str | None, person: str | None) -> Iterator[Client]:
-    """Yields a client of the API: with the token that is given, or on this machine with one of its own."""
+def client_of(url: str | None, token: str | None, person: str | None, label: str) -> Iterator[Client]:
+    """Yields a client of the API: with the token that is given, or on this machine with one of its own.
+
+    Args:
+        label: Of a token of its own, as the audit trail has it.
+    """
     config = env.read()
     address = url or config.api_url
     secret = token or (config.api_token.reveal() if config.api_token is not None else None)
@@ -130,7 +134,7 @@ def _client(url: str | None, token: str | None, person: str | None) -> Iterator[
         return
     from greenserve.commands.local_token import local_token
 
-    with local_token(person, LABEL) as made, _connected(target, made) as api:
+    with local_token(person, label) as made, _connected(target, made) as api:
         yield api
 
 

@@ -7,6 +7,7 @@ soon as processes have read it (`pools.engine_measurements`).
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,13 +28,13 @@ from core.engine.profiles import UNCATALOGUED, ProfileError
 from pools import engine_measurements
 from pools.access import audit
 from pools.access.audit import Actor
-from pools.models import EngineProfile
+from pools.models import EngineProfile, ModelCard
 
 from . import records
 
 MOST_ROWS = 100_000
 MOST_BYTES = 30_000_000
-_TEXTS = {"model": 100, "gpu": 40, "engine": 40, "origin": 300}  # characters that the table has room for
+_TEXTS = {"model": 200, "gpu": 40, "engine": 40, "origin": 300}  # characters that the table has room for
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,13 @@ def bring_in(actor: Actor, rows: Iterable[Mapping[str, Any]], *, publish: bool =
         PermissionDenied: The actor may not operate the fleet.
     """
     records.require_right(actor)
+    shapes = dict(ModelCard.objects.exclude(shape="").order_by("-pk").values_list("name", "shape"))
     try:
-        found = profiles.profiles_of(_counted(rows))
+        found = profiles.profiles_of(_by_shape(_counted(rows), shapes))
     except ProfileError as error:
         raise _refusal(error) from None
-    brought = [_kept(actor, one) for one in found]
+    names = {shape: name for name, shape in shapes.items()}
+    brought = [_kept(actor, one, names.get(one.model, one.model)) for one in found]
     if publish:
         for one in brought:
             _publish(actor, one.row)
@@ -108,6 +111,12 @@ def csv_of(row: EngineProfile) -> str:
     return csv_text(profiles.COLUMNS, profiles.table(row.measurements()))
 
 
+def file_name(row: EngineProfile) -> str:
+    """Returns the name of its CSV."""
+    made = f"{row.model_name}-{row.gpu_type}-tp{row.tp}-{row.version[:8]}"
+    return re.sub(r"[^\w.-]", "_", made, flags=re.ASCII) + ".csv"
+
+
 def difference(row: EngineProfile) -> Scale | None:
     """Returns the ratios of its points to the closed form's figures that are furthest from 1.
 
@@ -132,18 +141,25 @@ def _counted(rows: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
         yield row
 
 
+def _by_shape(rows: Iterable[Mapping[str, Any]], shapes: Mapping[str, str]) -> Iterable[Mapping[str, Any]]:
+    """Yields rows under the shape's key where the model is one that a card's config describes."""
+    for row in rows:
+        model = row.get("model")
+        yield {**row, "model": shapes[model]} if isinstance(model, str) and model in shapes else row
+
+
 def _refusal(error: ProfileError) -> ValidationError:
     where = "" if error.row is None else f"row {error.row}: "
     return ValidationError({error.field_name: f"{where}{error.reason}"})
 
 
-def _kept(actor: Actor, one: profiles.Profile) -> BroughtIn:
+def _kept(actor: Actor, one: profiles.Profile, name: str) -> BroughtIn:
     shape, gpu_type, tp, engine = configuration(one.model, one.gpu, one.tp, one.engine)
     _check(one)
     row, created = EngineProfile.objects.defer("points").get_or_create(
         **{"shape": shape, "gpu_type": gpu_type, "tp": tp, "engine": engine, "version": one.version},
         defaults={
-            "model_name": one.model,
+            "model_name": name[:100],
             "source": one.source.value,
             "origin": one.origin,
             "points": profiles.json_rows(one),

@@ -135,9 +135,8 @@ class EngineProfileViewSet(ReadOnly):
     def csv(self, request: Request, pk: str) -> HttpResponse:
         """Returns its points as a CSV, as an import reads them."""
         row = self.get_object()
-        name = f"{row.model_name}-{row.gpu_type}-tp{row.tp}-{row.version[:8]}.csv".replace("/", "_")
         return HttpResponse(
             operations.csv_of(row),
             content_type="text/csv; charset=utf-8",
-            headers={"Content-Disposition": f'attachment; filename="{name}"'},
+            headers={"Content-Disposition": f'attachment; filename="{operations.file_name(row)}"'},
         )

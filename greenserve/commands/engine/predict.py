@@ -22,6 +22,7 @@ from greenserve.cli import fail
 from greenserve.commands.engine.model import model as model_
 from greenserve.commands.engine.model import shape_of
 from greenserve.commands.engine.profile_import import import_
+from greenserve.commands.engine.publish import publish
 
 if TYPE_CHECKING:
     from core.engine.profiled_engine import ProfiledEngine
@@ -93,6 +94,7 @@ def engine() -> None:
 
 engine.add_command(import_)
 engine.add_command(model_)
+engine.add_command(publish)
 
 
 @engine.command()

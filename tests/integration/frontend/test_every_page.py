@@ -22,7 +22,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import URLResolver, get_resolver
 
 from pools.access.audit import Actor
-from pools.models import AccessToken, ApiKey, Cluster, Job, ModelCard, Node, Pool, Service, Site, Tenant
+from pools.models import AccessToken, ApiKey, Cluster, EngineProfile, Job, ModelCard, Node, Pool, Service, Site, Tenant
 from scheduler.models import Decision, Study, Trial
 from telemetry.models import Alert, AlertSilence, CarbonFeed, Report
 from tests.fakes import several
@@ -91,6 +91,7 @@ SAMPLES: dict[str, Callable[[], Any]] = {  # by the part's name, or by the patte
     "whatif-comparison kind": lambda: "csv",
     "trial-file kind": lambda: "csv",
     "site name": first(Site, "name"),
+    "profile_id": first(EngineProfile),
     "gpu-type name": lambda: "A100-80GB",
     "site-figures name": first(Site, "name"),
     "node name": first(Node, "name"),

@@ -12,7 +12,18 @@ from telemetry.models import CarbonFeed
 from tests.fakes import seed
 
 pytestmark = pytest.mark.django_db
-LISTS = ["/sites/", "/pools/", "/nodes/", "/gpu-types/", "/models/", "/services/", "/feeds/", "/jobs/", "/decisions/"]
+LISTS = [
+    "/sites/",
+    "/pools/",
+    "/nodes/",
+    "/gpu-types/",
+    "/engine-profiles/",
+    "/models/",
+    "/services/",
+    "/feeds/",
+    "/jobs/",
+    "/decisions/",
+]
 
 
 @pytest.fixture(autouse=True)
