@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from core.engine.corrections import KNOTS
 from core.engine.gpu_types import SHIPPED
 from pools.access import people
 from pools.access.audit import Actor
-from pools.models import GpuType, Job, ModelCard, Partition, Profile, RequestClass, Service
+from pools.models import EngineResidual, GpuType, Job, ModelCard, Partition, Profile, RequestClass, Service
 from scheduler import webhooks
 from scheduler.models import Study, StudyRun, Trial, TrialBlock
 from scheduler.operations import engine_profiles, overrides, pauses
@@ -70,6 +71,9 @@ def of_everything(actor: Actor, now: datetime | None = None) -> seed.Seeded:
         pauses.pause(actor, seeded.service, loop, "works")
         overrides.drain_site(actor, site, soon, "works")
         engine_profiles.bring_in(actor, measured_rows(slower=1.0 + 0.1 * n), publish=True)
+        factors = [1.0 + 0.1 * n] * KNOTS if n else []
+        kind = {"shape": f"m{n}", "gpu_type": "A100-80GB", "tp": 4, "engine": "vllm-v1"}
+        EngineResidual.objects.create(**kind, time=factors, power=factors, windows=9.0, at=now)
         Profile.objects.create(
             model_card=seeded.service.model_card,
             request_class=seeded.pools[n].request_class,
