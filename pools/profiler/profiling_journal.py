@@ -62,5 +62,10 @@ class Journal:
         self._file.flush()
         os.fsync(self._file.fileno())
 
+    @property
+    def written_at_s(self) -> float:
+        """When its last step was written, in whole Unix seconds."""
+        return float(int(self._path.stat().st_mtime))
+
     def close(self) -> None:
         self._file.close()

@@ -79,11 +79,15 @@ class ProfilingResult:
 
 
 def evaluate(
-    rows: Iterable[Mapping[str, Any]], key: tuple[str, str, int, str], origin: str, idle_w: float | None
+    rows: Iterable[Mapping[str, Any]],
+    key: tuple[str, str, int, str],
+    origin: str,
+    idle_w: float | None,
+    measured_at_s: float | None = None,
 ) -> ProfilingResult:
     """Folds the rows of a run. Raises ProfileError when they make no profile."""
     run = fold_run(rows, key)
-    profile = replace(run.profile, origin=origin)
+    profile = replace(run.profile, origin=origin, measured_at_s=measured_at_s)
     try:
         model = engine_model(*key)
     except UnknownConfiguration:

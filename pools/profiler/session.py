@@ -219,7 +219,7 @@ async def _one(
     rows = {step: journal.done.get(prefix + step.key, []) for step in steps}
     repeats, holes = whole([row for step in steps if step.kind in (DECODE, PREFILL) for row in rows[step]])
     origin = "greenserve node profile, " + (f"watts by {node.watts_by}" if node.meter else "timed only")
-    outcome = evaluate(repeats, key, origin, journal.done[prefix + "idle"][0]["watts"])
+    outcome = evaluate(repeats, key, origin, journal.done[prefix + "idle"][0]["watts"], journal.written_at_s)
     named = [{"tp": key[2], **row} for step in steps if step.kind == LOAD for row in rows[step]]
     said = dict(zip(("model", "gpu", "tp", "engine"), key, strict=True))
     return Found(outcome, tuple({**said, **row} for row in repeats), tuple(named), (*missed, *holes))

@@ -14,5 +14,6 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         service = demo.load()
         demo.load_rates()
+        demo.load_profile()
         counts = f"{Site.objects.count()} sites, {Node.objects.count()} nodes, {Gpu.objects.count()} GPUs"
         self.stdout.write(f"demo fleet loaded: {counts}, service {service.name}")

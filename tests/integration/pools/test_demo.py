@@ -6,11 +6,13 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 
-from pools import demo, writes
+from core.engine import measured
+from core.types import Source
+from pools import demo, engine_measurements, writes
 from pools.demo import carbon_curve
 from pools.demo.demo_credentials import CredentialsError
 from pools.demo.demo_fleet import profile_rows
-from pools.models import ApiKey, Gpu, Node, Pool, Profile, RequestClass, Service, Site, Slo, Tenant
+from pools.models import ApiKey, EngineProfile, Gpu, Node, Pool, Profile, RequestClass, Service, Site, Slo, Tenant
 from telemetry.models import CarbonFeed, GpuRate, Tariff
 
 pytestmark = pytest.mark.django_db
@@ -143,3 +145,17 @@ def test_damaged_file_is_named_when_credentials_are_read(tmp_path, text):
     demo.credentials_path(tmp_path).write_text(text)
     with pytest.raises(CredentialsError, match=r"demo-credentials\.json is damaged: remove it"):
         demo.ensure_demo_credentials(tmp_path)
+
+
+def test_one_engine_is_measured_beside_the_modelled_ones():
+    call_command("load_demo", stdout=StringIO())
+    engine_measurements.refresh()
+    row = EngineProfile.objects.get()
+    assert (row.origin, row.source) == ("measured on the demo's simulated node loc2-a100-8", "measured")
+    assert Gpu.objects.filter(node__name="loc2-a100-8", gpu_type=row.gpu_type).count() == row.tp
+    model, engine = row.model_name, row.engine
+    assert measured.engine_costs(model, row.gpu_type, row.tp, engine).source is Source.MEASURED
+    assert measured.engine_costs(model, row.gpu_type, 4, engine).source is Source.MODELLED
+    EngineProfile.objects.update(published_at=None)
+    call_command("load_demo", stdout=StringIO())
+    assert EngineProfile.objects.get().published_at is None
