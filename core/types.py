@@ -115,7 +115,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ModeProfile:
-    """The performance of one worker for one request class at its top clock."""
+    """The performance of one worker for one request class at its top clock.
+
+    `measured_at_s`: when that was measured which it rests on, in Unix seconds; None: not known, or nothing was.
+    """
 
     max_rps: float  # 0: the mode cannot serve the class within its SLO
     power_w: float  # whole instance at max_rps
@@ -123,6 +126,7 @@ class ModeProfile:
     tpot_s: float | None
     e2e_s: float | None
     source: Source
+    measured_at_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,7 @@ def decision(request: HttpRequest, decision_id: int) -> HttpResponse:
         "inputs": decision_facts.readable(found.inputs, reader_choices.clock),
         "alternatives": decision_facts.alternatives(found.alternatives),
         "comparisons": decision_facts.comparisons(found.predicted, found.realised, reader_choices.clock),
-        "span": decision_facts.span(found.predicted, found.realised, reader_choices.clock),
+        "span": decision_facts.span(found.predicted, found.realised, reader_choices.clock, found.inputs),
         "commands": [decision_facts.command(command) for command in found.commands],
         "raw": json.dumps(
             {"inputs": found.inputs, "alternatives": found.alternatives, "commands": found.commands}, indent=2

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from core.engine.measured import engine_costs
+from core.engine.corrections import configuration
+from core.engine.measured import basis, engine_costs
 from core.engine.parameter_caches import cached
 from core.engine.steady_state import SPARE_DEVIATIONS
 from core.types import Limits, Mode, ModeProfile
@@ -57,12 +58,13 @@ def mode_profile(model: str, engine: str, mode: Mode, lengths: Lengths, limits: 
         UnknownConfiguration: Neither a profile nor the engine model knows the model, the engine or the GPU.
     """
     worker = engine_costs(model, mode.gpu, mode.tp, engine)
+    at_s = basis(configuration(model, mode.gpu, mode.tp, engine)).measured_at_s
     top_mhz = worker.gpu_params.f_max
     rate = worker.max_rps(lengths.prompt_tokens, lengths.output_tokens, top_mhz, limits, SPARE_DEVIATIONS)
     if rate <= 0.0:
-        return ModeProfile(0.0, worker.idle_watts(top_mhz), None, None, None, worker.source)
+        return ModeProfile(0.0, worker.idle_watts(top_mhz), None, None, None, worker.source, at_s)
     steady = worker.steady_state(rate, lengths.prompt_tokens, lengths.output_tokens, top_mhz)
-    return ModeProfile(rate, steady.power_w, steady.ttft_s, steady.tpot_s, steady.e2e_s, worker.source)
+    return ModeProfile(rate, steady.power_w, steady.ttft_s, steady.tpot_s, steady.e2e_s, worker.source, at_s)
 
 
 def rounded(tokens: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -284,13 +284,31 @@ def comparisons(
     )
 
 
-def span(predicted: Mapping[str, Any], realised: Mapping[str, Any] | None, clock: Clock) -> str:
-    """Says where the predicted figures come from, and over which time the realised ones were taken."""
+def span(
+    predicted: Mapping[str, Any], realised: Mapping[str, Any] | None, clock: Clock, inputs: Mapping[str, Any] | None
+) -> str:
+    """Says where the predicted figures come from and of when, and over which time the realised ones were taken."""
     parts = [f"Predicted: {predicted['source']}"] if predicted.get("source") else []
+    if times := sorted(_measured_at_s(inputs or {})):
+        newest = "" if times[-1] == times[0] else f" to {clock(times[-1])}"
+        parts.append(f"Measured figures are of {clock(times[0])}{newest}")
     if realised and realised.get("from") and realised.get("to"):
         start, end = (clock(datetime.fromisoformat(realised[name]).timestamp()) for name in ("from", "to"))
         parts.append(f"Realised: {start} to {end}")
     return ". ".join(parts)
+
+
+def _measured_at_s(value: object) -> Iterator[float]:
+    """Yields when each measured figure among the inputs was measured, however deep it stands."""
+    if isinstance(value, Mapping):
+        own = value.get("measured_at_s")
+        if isinstance(own, (int, float)):
+            yield float(own)
+        for inner in value.values():
+            yield from _measured_at_s(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _measured_at_s(inner)
 
 
 def _difference(predicted: object, realised: object) -> str:

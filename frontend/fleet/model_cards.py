@@ -22,7 +22,7 @@ from pools.models import Gpu, ModelCard, Profile, Slo
 from scheduler.control.snapshot import measured_overheads
 from scheduler.operations import visibility
 
-from . import chart_pages, frontier, measured_serving
+from . import chart_pages, engine_basis, frontier, measured_serving
 from .listing import Column, listing
 
 COLUMNS = (
@@ -160,6 +160,7 @@ def model(request: HttpRequest, model_id: int) -> HttpResponse:
         "pick": chosen,
         "services": card.services.all(),
         "shape": _shape(card),
+        "measured": engine_basis.measured_modes(card),
         "serving": measured_serving.rows(card),
         "overheads": measured_overheads.rows(
             list(visibility.whole_services(request.user).filter(model_card=card).select_related("model_card")),

@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from core.types import Mode
 from frontend import formats, reader_choices, visible_health
 from frontend.charts.line_figures import LineChart, PlotLine
 from pools.access import rights
@@ -21,7 +22,7 @@ from telemetry import selectors
 from telemetry.selectors import single_entities
 from telemetry.selectors.frames import DecisionTick, PoolRow, TimeRange
 
-from . import chart_pages
+from . import chart_pages, engine_basis
 from .listing import Column, listing
 
 COLUMNS = (
@@ -107,9 +108,15 @@ def pool(request: HttpRequest, pool_id: int) -> HttpResponse:
         "row": row,
         "bounds": _bounds(found),
         "instances": Instance.objects.filter(pool=found).exclude(state=Instance.State.STOPPED).select_related("node"),
+        "basis": engine_basis.of_modes(found.service.model_card, _modes(found)),
         "decisions": scheduler_selectors.decisions().filter(pool=found)[:DECISIONS_SHOWN],
     }
     return render(request, "frontend/fleet/pool.html", context)
+
+
+def _modes(pool: Pool) -> set[Mode]:
+    """Returns the modes that the pool is to have instances of."""
+    return {Mode.parse(name) for name, count in pool.workers.items() if count}
 
 
 def _bounds(pool: Pool) -> str:

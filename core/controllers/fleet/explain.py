@@ -41,7 +41,8 @@ def capacity_rps(workers: Mapping[Mode, int], profiles: Mapping[Mode, ModeProfil
 
 
 def profile_json(profile: ModeProfile) -> dict[str, Any]:
-    """Returns a profile's rate (requests/s), power (W) and latencies (s) as JSON."""
+    """Returns a profile's rate (requests/s), power (W), latencies (s) and source as JSON, and when it was measured."""
+    age = {} if profile.measured_at_s is None else {"measured_at_s": profile.measured_at_s}
     return {
         "max_rps": profile.max_rps,
         "power_w": profile.power_w,
@@ -49,6 +50,7 @@ def profile_json(profile: ModeProfile) -> dict[str, Any]:
         "tpot_s": profile.tpot_s,
         "e2e_s": profile.e2e_s,
         "source": profile.source.value,
+        **age,
     }
 
 

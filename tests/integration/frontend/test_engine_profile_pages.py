@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
+from django.utils import timezone
 
 from core.engine.profiles import COLUMNS, profiles_of, table
+from core.types import Mode
+from pools import engine_knowledge
 from pools.access.audit import Actor
 from pools.models import EngineProfile
 from scheduler.operations import engine_profiles
+from tests.fakes import seed
 from tests.fakes.engine_profiles import GPU, rows
 
 pytestmark = pytest.mark.django_db
@@ -62,3 +67,18 @@ def test_version_is_published_withdrawn_and_downloaded(client: Client) -> None:
     (again,) = engine_profiles.bring_in_csv(Actor(), text)
     assert not again.created
     assert "kept" in client.get("/engine-profiles/", {"state": "kept"}).content.decode()
+
+
+def test_pages_of_pools_and_models_say_what_their_figures_rest_on(client: Client) -> None:
+    seeded = seed.everything(minutes=1)
+    pool = next(pool for pool in seeded.pools if pool.workers)
+    card, mode = seeded.service.model_card, Mode.parse(next(name for name, count in pool.workers.items() if count))
+    assert f"{mode.name}: modelled" in client.get(f"/pools/{pool.pk}/").content.decode()
+    at = (timezone.now() - timedelta(hours=3)).isoformat()
+    given = rows(model=card.engine_model_name, gpu=mode.gpu, tp=mode.tp, origin="a bench", measured_at=at)
+    engine_profiles.bring_in(Actor(), given, publish=True)
+    engine_knowledge.refresh()
+    for path in (f"/pools/{pool.pk}/", f"/models/{card.pk}/"):
+        page = client.get(path).content.decode()
+        assert re.search(rf"{mode.name}: measured [\d.]+\s(h|min) ago", page), path
+        assert "a bench" in page

@@ -87,10 +87,18 @@ def test_predicted_power_is_held_against_the_mean_that_was_metered():
         ("SLO attainment", "98.7 %", ""),
     ]
     assert (
-        decision_facts.span(predicted, realised, clock)
+        decision_facts.span(predicted, realised, clock, {})
         == "Predicted: published. Realised: at 1.77236e+09 to at 1.77236e+09"
     )
-    assert decision_facts.span({}, None, clock) == ""
+    assert decision_facts.span({}, None, clock, None) == ""
+
+
+def test_measured_figures_are_named_with_their_age():
+    profiles = {"SS a": {"source": "measured", "measured_at_s": 5.0}, "LL a": {"source": "modelled"}}
+    found = decision_facts.span({"source": "modelled"}, None, clock, {"classes": [{"profiles": profiles}]})
+    assert found == "Predicted: modelled. Measured figures are of at 5"
+    profiles["LL a"] = {"measured_at_s": 9.0}
+    assert decision_facts.span({}, None, clock, profiles) == "Measured figures are of at 5 to at 9"
 
 
 def test_prediction_stands_alone_when_nothing_is_known_yet():
