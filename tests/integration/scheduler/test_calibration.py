@@ -15,6 +15,9 @@ from core.engine.calibration import MEMORY_S
 from core.engine.corrections import Configuration, configuration, factor
 from core.engine.engine_model import closed_form, engine_model
 from core.engine.iteration import Totals
+from core.engine.step_tables import step_table
+from core.observations.load_profiles import load_profile
+from core.observations.mode_profile import Lengths
 from core.types import Limits, Mode
 from pools import engine_measurements
 from pools.models import EngineResidual, Instance, InstanceGpu, Node, Profile, RequestClass, Service
@@ -106,6 +109,20 @@ def row() -> EngineResidual:
     return EngineResidual.objects.get()
 
 
+def lowest_mhz() -> float:
+    """The lowest clock that keeps a tight TPOT at a request a second: rules by profiles choose none below."""
+    found = load_profile("Llama3-70B", "vllm-v1", Mode("A100-80GB", 4), Lengths(700.0, 300.0))
+    assert found is not None
+    return float(found.mhz[found.within(Limits(tpot_s=0.045)) >= 1.0][0])
+
+
+def token_j() -> float:
+    """Joules that routers count an iteration of twelve sequences with."""
+    table = step_table("Llama3-70B", "A100-80GB", 4, "vllm-v1", 1210.0)
+    assert table is not None
+    return table.decode(12)[1]
+
+
 def plan(service: Service) -> tuple[float, float]:
     """Rate and power by which fleets are planned, of the mode that is calibrated."""
     known = RequestClass.objects.get(partition=service.partition, name="LS")
@@ -131,6 +148,7 @@ def test_plans_follow_when_engines_become_slower_and_hungrier(engines: Engines, 
     Profile.objects.all().delete()  # else authors' figures count
     engines.serve(120)
     before_rps, before_w = plan(service)
+    before_mhz, before_j = lowest_mhz(), token_j()
     engines.slower, engines.hungrier = 1.3, 1.2
     engines.serve(420)
     found = row()
@@ -144,6 +162,8 @@ def test_plans_follow_when_engines_become_slower_and_hungrier(engines: Engines, 
     after_rps, after_w = plan(service)
     assert after_rps < 0.85 * before_rps
     assert after_w == pytest.approx(min(1.2 * before_w, 4.0 * gpu.tdp_w), rel=0.1)
+    assert lowest_mhz() > before_mhz
+    assert token_j() == pytest.approx(1.3 * 1.2 * before_j, rel=0.08)
     work = Totals(decodes=RUNNING, context_tokens=CONTEXT)
     assert engine_model(*KEY).iteration_of(1210.0, work).t_s == pytest.approx(
         1.3 * MODEL.iteration_of(1210.0, work).t_s, rel=0.05
