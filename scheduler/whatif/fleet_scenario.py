@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from core.cells import csv_text
+from core.engine import measured
+from core.engine.corrections import configuration
 from core.engine.engine_model import GPUS, UnknownConfiguration, engine_model
 from core.engine.gpu_type_fields import values_of
 from core.simulator.policies.world import alike
+from core.types import Source
 from pools import engine_knowledge
 from pools.models import Gpu, Partition, Service, Site
 from telemetry.carbon.site_signals import MIN_KNOWN_SHARE, IntensityCurve, price_steps
@@ -67,6 +70,7 @@ def draft(
     kept = [site for site in sites if site.name in stands]
     if own_types := engine_knowledge.named(group["gpu"] for group in made.document["fleet"]):
         made.document["gpu_types"] = {one.name: values_of(one) for one in own_types}
+    made.notes += _measured(made.document["fleet"])
     made.document["sites"] = _sites(kept, nodes, start, end, now, made)
     made.document["services"] = {service.name: _service(service, workloads[service.name]) for service in services}
     made.notes = made.notes[:MOST_NOTES]
@@ -135,6 +139,22 @@ def _groups(
                 )
     if not found:
         raise BadStudy("base", "no instance of these services' models fits on the nodes: " + " ".join(notes))
+    return found
+
+
+def _measured(groups: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Says which engines were measured: runs follow that as it is when they begin, as plans of the fleet do."""
+    kinds = {
+        (group["model"], group["gpu"], tp, group["engine"]): None
+        for group in groups
+        for tp in group.get("tp_choices", [group["tp"]])
+    }
+    found = []
+    for model, gpu, tp, engine in kinds:
+        source, at_s = measured.basis(configuration(model, gpu, tp, engine))
+        if source is not Source.MODELLED:
+            when = "" if at_s is None else f" at {datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
+            found.append(f"{model} on {gpu}/TP{tp} goes by what was {source.value}{when}.")
     return found
 
 
