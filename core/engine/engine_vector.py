@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,11 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 from core.engine.corrections import knots_mhz
 from core.engine.engine_model import Constants, EngineModel
 from core.engine.engine_params import GpuParams
-from core.engine.second_set import ARRAYS, SecondWork, second_at, second_work
+from core.engine.second_set import Ops, SecondWork, second_at, second_work
 from core.types import Source
 
 Floats = NDArray[np.float64]
 _THROTTLE_BISECTIONS = 20
+ARRAYS: Ops[Any] = Ops(np.maximum, np.minimum, np.where)
 
 
 @dataclass(frozen=True, slots=True)

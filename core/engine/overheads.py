@@ -72,9 +72,8 @@ class Overheads:
 
 
 def weight_bytes(model_name: str) -> float:
-    """Raises UnknownConfiguration."""
-    found = model(model_name)
-    return found.params * found.dtype_bytes
+    """Returns the bytes of a model's weights in their own formats. Raises UnknownConfiguration."""
+    return model(model_name).weight_bytes
 
 
 def cold_start_s(

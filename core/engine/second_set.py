@@ -20,8 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
 from core.engine.model_shape import KERNELS, ModelParams
 from core.engine.parameter_sets import EngineParams, GpuParams, ParameterSet
 
@@ -39,7 +37,6 @@ class Ops(Generic[V]):
 
 
 NUMBERS: Ops[float] = Ops(max, min, lambda condition, yes, no: yes if condition else no)
-ARRAYS: Ops[Any] = Ops(np.maximum, np.minimum, np.where)
 
 
 @dataclass(frozen=True, slots=True)

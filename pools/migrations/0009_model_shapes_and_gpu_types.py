@@ -4,43 +4,71 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('pools', '0008_market_of_a_site'),
+        ("pools", "0008_market_of_a_site"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='GpuType',
+            name="GpuType",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(help_text='For example L40S-48GB.', max_length=40, unique=True)),
-                ('peak_tflops', models.FloatField(help_text='Dense, at 16 bit.')),
-                ('fp8_tflops', models.FloatField(blank=True, help_text='Dense, at 8 bit; empty: it has no such units.', null=True)),
-                ('memory_gb', models.FloatField(help_text='Billions of bytes, as its driver says.')),
-                ('memory_gb_per_s', models.FloatField(help_text='Bandwidth of its memory.')),
-                ('link_gb_per_s', models.FloatField(help_text='To the other GPUs of its node, both directions together.')),
-                ('tdp_w', models.FloatField()),
-                ('idle_w', models.FloatField(blank=True, help_text='With nothing loaded; empty: as the type it is like.', null=True)),
-                ('min_mhz', models.FloatField(help_text='Lowest SM clock.')),
-                ('max_mhz', models.FloatField(help_text='Highest SM clock.')),
-                ('like', models.CharField(help_text='The measured type whose efficiencies it is given until it has a profile of its own.', max_length=40)),
-                ('driver_names', models.JSONField(blank=True, default=list, help_text='Names by which drivers know it: ["NVIDIA L40S"].')),
-                ('source', models.CharField(help_text='Where these figures are from.', max_length=300)),
-                ('assumed', models.JSONField(blank=True, default=list, help_text='Fields that the source lacks: ["min_mhz"].')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(help_text="For example L40S-48GB.", max_length=40, unique=True)),
+                ("peak_tflops", models.FloatField(help_text="Dense, at 16 bit.")),
+                (
+                    "fp8_tflops",
+                    models.FloatField(blank=True, help_text="Dense, at 8 bit; empty: it has no such units.", null=True),
+                ),
+                ("memory_gb", models.FloatField(help_text="Billions of bytes, as its driver says.")),
+                ("memory_gb_per_s", models.FloatField(help_text="Bandwidth of its memory.")),
+                (
+                    "link_gb_per_s",
+                    models.FloatField(help_text="To the other GPUs of its node, both directions together."),
+                ),
+                ("tdp_w", models.FloatField()),
+                (
+                    "idle_w",
+                    models.FloatField(
+                        blank=True, help_text="With nothing loaded; empty: as the type it is like.", null=True
+                    ),
+                ),
+                ("min_mhz", models.FloatField(help_text="Lowest SM clock.")),
+                ("max_mhz", models.FloatField(help_text="Highest SM clock.")),
+                (
+                    "like",
+                    models.CharField(
+                        help_text="The measured type whose efficiencies it is given until it has a profile of its own.",
+                        max_length=40,
+                    ),
+                ),
+                (
+                    "driver_names",
+                    models.JSONField(
+                        blank=True, default=list, help_text='Names by which drivers know it: ["NVIDIA L40S"].'
+                    ),
+                ),
+                ("source", models.CharField(help_text="Where these figures are from.", max_length=300)),
+                (
+                    "assumed",
+                    models.JSONField(blank=True, default=list, help_text='Fields that the source lacks: ["min_mhz"].'),
+                ),
             ],
             options={
-                'ordering': ['name'],
+                "ordering": ["name"],
             },
         ),
         migrations.AddField(
-            model_name='modelcard',
-            name='config',
-            field=models.JSONField(blank=True, help_text="The model's config.json; empty: the engine model must know the card's name.", null=True),
+            model_name="modelcard",
+            name="config",
+            field=models.JSONField(
+                blank=True,
+                help_text="The model's config.json; empty: the engine model must know the card's name.",
+                null=True,
+            ),
         ),
         migrations.AddField(
-            model_name='modelcard',
-            name='shape',
-            field=models.CharField(blank=True, editable=False, help_text='Made of the config.', max_length=200),
+            model_name="modelcard",
+            name="shape",
+            field=models.CharField(blank=True, editable=False, help_text="Made of the config.", max_length=200),
         ),
     ]

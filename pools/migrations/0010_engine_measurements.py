@@ -5,55 +5,87 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('pools', '0009_model_shapes_and_gpu_types'),
+        ("pools", "0009_model_shapes_and_gpu_types"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='EngineProfile',
+            name="EngineProfile",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('shape', models.CharField(help_text="The model's shape, or its name where no shape is known.", max_length=200)),
-                ('gpu_type', models.CharField(max_length=40)),
-                ('tp', models.PositiveSmallIntegerField(validators=[django.core.validators.MinValueValidator(1)])),
-                ('engine', models.CharField(max_length=40)),
-                ('model_name', models.CharField(help_text='The model that was measured.', max_length=100)),
-                ('version', models.CharField(max_length=64)),
-                ('source', models.CharField(choices=[('measured', 'Measured'), ('published', 'Published'), ('modelled', 'Modelled')], max_length=10)),
-                ('origin', models.CharField(blank=True, help_text='Who measured it, and where.', max_length=300)),
-                ('points', models.JSONField()),
-                ('point_count', models.PositiveIntegerField()),
-                ('measured_at', models.DateTimeField(blank=True, help_text='Empty: not known.', null=True)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('published_at', models.DateTimeField(blank=True, help_text='Empty: no decision goes by it.', null=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "shape",
+                    models.CharField(
+                        help_text="The model's shape, or its name where no shape is known.", max_length=200
+                    ),
+                ),
+                ("gpu_type", models.CharField(max_length=40)),
+                ("tp", models.PositiveSmallIntegerField(validators=[django.core.validators.MinValueValidator(1)])),
+                ("engine", models.CharField(max_length=40)),
+                ("model_name", models.CharField(help_text="The model that was measured.", max_length=100)),
+                ("version", models.CharField(max_length=64)),
+                (
+                    "source",
+                    models.CharField(
+                        choices=[("measured", "Measured"), ("published", "Published"), ("modelled", "Modelled")],
+                        max_length=10,
+                    ),
+                ),
+                ("origin", models.CharField(blank=True, help_text="Who measured it, and where.", max_length=300)),
+                ("points", models.JSONField()),
+                ("point_count", models.PositiveIntegerField()),
+                ("measured_at", models.DateTimeField(blank=True, help_text="Empty: not known.", null=True)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "published_at",
+                    models.DateTimeField(blank=True, help_text="Empty: no decision goes by it.", null=True),
+                ),
             ],
             options={
-                'ordering': ['shape', 'gpu_type', 'tp', 'engine', '-created_at'],
-                'constraints': [models.UniqueConstraint(fields=('shape', 'gpu_type', 'tp', 'engine', 'version'), name='engine_profile_version_once'), models.UniqueConstraint(condition=models.Q(('published_at__isnull', False)), fields=('shape', 'gpu_type', 'tp', 'engine'), name='engine_profile_one_published')],
+                "ordering": ["shape", "gpu_type", "tp", "engine", "-created_at"],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("shape", "gpu_type", "tp", "engine", "version"), name="engine_profile_version_once"
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("published_at__isnull", False)),
+                        fields=("shape", "gpu_type", "tp", "engine"),
+                        name="engine_profile_one_published",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='EngineResidual',
+            name="EngineResidual",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('shape', models.CharField(help_text="The model's shape, or its name where no shape is known.", max_length=200)),
-                ('gpu_type', models.CharField(max_length=40)),
-                ('tp', models.PositiveSmallIntegerField(validators=[django.core.validators.MinValueValidator(1)])),
-                ('engine', models.CharField(max_length=40)),
-                ('time', models.JSONField(default=list)),
-                ('power', models.JSONField(default=list)),
-                ('state', models.JSONField(default=dict)),
-                ('windows', models.FloatField(default=0.0, help_text='Seen of late, the older the less.')),
-                ('time_drift', models.FloatField(default=0.0, help_text='Measured over predicted seconds, less 1.')),
-                ('power_drift', models.FloatField(default=0.0, help_text='Measured over predicted watts, less 1.')),
-                ('drifted', models.BooleanField(default=False, help_text='Far enough that a new profile is worth its while.')),
-                ('at', models.DateTimeField(help_text='End of the last window.')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "shape",
+                    models.CharField(
+                        help_text="The model's shape, or its name where no shape is known.", max_length=200
+                    ),
+                ),
+                ("gpu_type", models.CharField(max_length=40)),
+                ("tp", models.PositiveSmallIntegerField(validators=[django.core.validators.MinValueValidator(1)])),
+                ("engine", models.CharField(max_length=40)),
+                ("time", models.JSONField(default=list)),
+                ("power", models.JSONField(default=list)),
+                ("state", models.JSONField(default=dict)),
+                ("windows", models.FloatField(default=0.0, help_text="Seen of late, the older the less.")),
+                ("time_drift", models.FloatField(default=0.0, help_text="Measured over predicted seconds, less 1.")),
+                ("power_drift", models.FloatField(default=0.0, help_text="Measured over predicted watts, less 1.")),
+                (
+                    "drifted",
+                    models.BooleanField(default=False, help_text="Far enough that a new profile is worth its while."),
+                ),
+                ("at", models.DateTimeField(help_text="End of the last window.")),
             ],
             options={
-                'ordering': ['shape', 'gpu_type', 'tp', 'engine'],
-                'constraints': [models.UniqueConstraint(fields=('shape', 'gpu_type', 'tp', 'engine'), name='engine_residual_once')],
+                "ordering": ["shape", "gpu_type", "tp", "engine"],
+                "constraints": [
+                    models.UniqueConstraint(fields=("shape", "gpu_type", "tp", "engine"), name="engine_residual_once")
+                ],
             },
         ),
     ]

@@ -4,19 +4,20 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('pools', '0010_engine_measurements'),
+        ("pools", "0010_engine_measurements"),
     ]
 
     operations = [
         migrations.AlterModelOptions(
-            name='pool',
-            options={'ordering': ['service', 'request_class__rank', 'site', 'pk']},
+            name="pool",
+            options={"ordering": ["service", "request_class__rank", "site", "pk"]},
         ),
         migrations.AlterField(
-            model_name='modelcard',
-            name='engine',
-            field=models.CharField(default='vllm-2025', help_text='Engine parameters of the engine model.', max_length=40),
+            model_name="modelcard",
+            name="engine",
+            field=models.CharField(
+                default="vllm-2025", help_text="Engine parameters of the engine model.", max_length=40
+            ),
         ),
     ]

@@ -64,7 +64,7 @@ class Journal:
 
     @property
     def written_at_s(self) -> float:
-        """When its last step was written, in whole Unix seconds."""
+        """The moment at which its last step was written, in whole Unix seconds."""
         return float(int(self._path.stat().st_mtime))
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ _ANSWER_TOKENS, _PROMPT_TOKENS, _CHUNK_TOKENS = 256.0, 2500.0, 2048.0
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What one row's work comes to: so many iterations of one kind."""
+    """One row's work, as so many iterations of one kind."""
 
     totals: Totals
     iterations: float

@@ -16,6 +16,7 @@ from pools import wire
 NOW_S = 1_795_435_200.0  # 2026-11-23 12:00 UTC
 UID, OTHER = "5f0c2f4e-8a4e-4c1e-9d0b-0c6f6c2b7a11", "b1a6c1de-3a52-4d0f-8f5e-7d3d3f0a9c22"
 MODEL, ENGINE, GPU_TYPE = "Llama3-70B", "vllm-v1", "A100-80GB"
+SHAPE = "80x8192.q64x128.kv8.v128256.p70553706496"
 NODE = "loc1-a100"
 
 
@@ -85,6 +86,7 @@ def _desired(limits: wire.LatencyLimits) -> wire.DesiredNode:
         uid=UID,
         pool_id=3,
         model=MODEL,
+        shape=SHAPE,
         engine=ENGINE,
         gpu_uuids=["SIM-loc1-a100-0", "SIM-loc1-a100-1"],
         max_model_len=16_384,
@@ -97,12 +99,15 @@ def _desired(limits: wire.LatencyLimits) -> wire.DesiredNode:
         clock=clock,
         launch=launch,
     )
-    return wire.DesiredNode(NODE, 9, NOW_S, [instance], clock, [launch])
+    factors = tuple(1.0 + n / 100.0 for n in range(8))
+    measured = wire.MeasuredEngine(SHAPE, GPU_TYPE, 4, ENGINE, "5f0c", factors, factors, NOW_S)
+    return wire.DesiredNode(NODE, 9, NOW_S, [instance], clock, [launch], measured=[measured])
 
 
 def _agent() -> wire.AgentState:
     instance = wire.InstanceState(
         uid=UID,
+        shape=SHAPE,
         pool_id=3,
         url="http://127.0.0.1:9001",
         state="ready",
@@ -160,6 +165,7 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
     service = wire.FleetService(
         name="llama3-70b",
         model=MODEL,
+        shape=SHAPE,
         engine=ENGINE,
         max_model_len=16_384,
         objectives=limits,

@@ -27,7 +27,7 @@ from tests.fakes.hub import LLAMA, MOE, Hub
         ("google__gemma-3-27b-it", 27.0e9, 27.0e9, 54.0, 507_904),
         ("mistralai__Mistral-7B-Instruct-v0.3", 7.25e9, 7.25e9, 14.5, 131_072),
         ("meta-llama__Llama-4-Scout-17B-16E-Instruct", 107.8e9, 17.2e9, 215.5, 196_608),
-        ("meta-llama__Llama-4-Maverick-17B-128E-Instruct-FP8", 400.7e9, 17.2e9, 402.8, 196_608),
+        ("meta-llama__Llama-4-Maverick-17B-128E-Instruct-FP8", 400.7e9, 17.2e9, 414.9, 196_608),
         ("Qwen__Qwen3-235B-A22B-Instruct-2507-FP8", 235e9, 22e9, 236.3, 192_512),
     ],
 )

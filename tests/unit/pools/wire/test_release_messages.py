@@ -17,7 +17,11 @@ RECORDED: list[dict[str, Any]] = [
     for file in sorted(FIXTURES.glob("release_*/messages.json"))
     for record in json.loads(file.read_text())
 ]
-NOT_YET_RELEASED = {"FleetIndex", "HostSampleRow"}  # types newer than the last release: the next one records them
+NOT_YET_RELEASED = {
+    "FleetIndex",
+    "HostSampleRow",
+    "MeasuredEngine",
+}  # types newer than the last release: the next one records them
 
 
 def assert_said(now: Any, then: Any) -> None:
