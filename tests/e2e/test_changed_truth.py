@@ -95,7 +95,7 @@ def served(product: Product, since: datetime, until: datetime) -> tuple[int, flo
 def test_engines_that_change_are_followed_within_ten_minutes(product: Product) -> None:
     wait_for("windows of engines", lambda: in_force(product), 240.0, every_s=5.0)
     began = datetime.now(UTC)
-    time.sleep(120.0)
+    time.sleep(60.0)
     for slower, hungrier in in_force(product).values():  # they do as predicted
         assert slower == pytest.approx(1.0, abs=NEAR)
         assert hungrier == pytest.approx(1.0, abs=NEAR)
@@ -111,7 +111,7 @@ def test_engines_that_change_are_followed_within_ten_minutes(product: Product) -
     took_s = wait_for("residuals near the truth", followed, TEN_MINUTES_S, every_s=5.0)
     print(f"residuals within 5 % after {took_s:.0f} s: {in_force(product)}")
     healed = datetime.now(UTC)
-    time.sleep(150.0)
+    time.sleep(60.0)
     after = served(product, healed, datetime.now(UTC))
     assert after[1] >= before[1] - 0.02  # the objective is kept
     assert after[2] > 1.15 * before[2]  # gateways count with it
