@@ -750,7 +750,7 @@ class AsyncEngineProfiles:
         return await self._transport.read(Call("GET", f"engine-profiles/{segment(id)}/"), m.EngineProfileDetail)
 
     async def csv(self, id: int, /) -> bytes:
-        """Returns its points as a CSV, as an import reads them."""
+        """Returns its points as the bytes of a CSV in UTF-8, as an import reads them."""
         answer = await self._transport.send(Call("GET", f"engine-profiles/{segment(id)}/csv/", accept="*/*"))
         return answer.content
 

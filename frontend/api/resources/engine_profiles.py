@@ -133,10 +133,10 @@ class EngineProfileViewSet(ReadOnly):
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
     @action(detail=True, methods=["get"], pagination_class=None)
     def csv(self, request: Request, pk: str) -> HttpResponse:
-        """Returns its points as a CSV, as an import reads them."""
+        """Returns its points as the bytes of a CSV in UTF-8, as an import reads them."""
         row = self.get_object()
         return HttpResponse(
             operations.csv_of(row),
-            content_type="text/csv; charset=utf-8",
+            content_type="application/octet-stream",
             headers={"Content-Disposition": f'attachment; filename="{operations.file_name(row)}"'},
         )

@@ -45,7 +45,7 @@ def test_profiles_come_in_as_rows_and_are_published(admin):
 def test_csv_comes_in_published_and_goes_out_again(admin):
     engine_profiles.bring_in(engine_profiles.Actor(), rows())
     text = admin.get(f"{PATH}{EngineProfile.objects.get().pk}/csv/")
-    assert text["Content-Type"].startswith("text/csv")
+    assert text["Content-Disposition"].endswith('.csv"')
     made = post(admin, csv=text.content.decode(), publish=True)
     assert (made.status_code, made.json()["created"]) == (200, 0)
     assert EngineProfile.objects.get().published_at is not None
