@@ -1,7 +1,7 @@
 """The slow loops against PostgreSQL and Redis: plans become instances, and nothing breaks them."""
 
 from dataclasses import astuple, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
@@ -11,13 +11,16 @@ from core.controllers.fleet import carbon, scale
 from core.controllers.fleet.explain import workers_text
 from core.types import Limits, Loop
 from pools import demo, wire
+from pools.access.audit import Actor
 from pools.models import Instance, InstanceGpu, Node, Pool, Profile, Service
 from scheduler import tasks
 from scheduler.control import clock_decisions, epochs, realised_figures
 from scheduler.control.apply import publish
 from scheduler.json_values import workers_from_json
 from scheduler.models import Decision, Epoch
+from scheduler.operations import engine_profiles
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry
+from tests.fakes.engine_profiles import rows as measured_rows
 from tests.fakes.house import moment, published_fleet, refresh_feeds, report, report_all, requests_came, start_instance
 
 pytestmark = pytest.mark.django_db
@@ -124,6 +127,28 @@ def test_plan_is_made_again_when_a_pool_changed_before_it_is_carried_out(service
 def test_epoch_asks_the_database_a_limited_number_of_times(service, now, django_assert_max_num_queries):
     with django_assert_max_num_queries(QUERIES):
         assert epochs.run(service, Loop.CARBON, now).status == "applied"
+
+
+def test_decision_names_what_was_measured_and_when(service, now):
+    card = service.model_card
+    given = measured_rows(model=card.engine_model_name, gpu="A100-80GB", tp=8, measured_at="2026-11-02T08:30:00Z")
+    engine_profiles.bring_in(Actor(), given, publish=True)
+    epoch = epochs.run(service, Loop.CARBON, now)
+    kinds = {}
+    for name, profile in _profiles(Decision.objects.filter(epoch=epoch, kind=Loop.CARBON).first().inputs):
+        kinds.setdefault(name.rpartition(" ")[2], set()).add((profile["source"], profile.get("measured_at_s")))
+    at_s = datetime(2026, 11, 2, 8, 30, tzinfo=UTC).timestamp()
+    assert kinds.pop("A100-80GB/TP8") == {("measured", at_s)}
+    assert {own for found in kinds.values() for own in found} <= {("published", None), ("modelled", None)}
+
+
+def _profiles(value):
+    """Yields name and figures of each profile among a decision's inputs."""
+    for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(inner, dict) and "max_rps" in inner:
+            yield str(name), inner
+        elif isinstance(inner, dict | list):
+            yield from _profiles(inner)
 
 
 def test_epoch_is_not_run_again_when_its_index_is_done(service, now):
