@@ -42,10 +42,10 @@ class View:
 
     now_s: float
     gpus: tuple[GpuReading, ...] = ()
-    hosts: tuple[HostReading, ...] = ()
     statuses: tuple[InstanceStatus, ...] | None = None
     engines: dict[str, EngineReading] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    hosts: tuple[HostReading, ...] = ()
 
 
 def slowest(gpus: Sequence[GpuReading]) -> float | None:
