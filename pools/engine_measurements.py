@@ -9,6 +9,7 @@ import logging
 from typing import NamedTuple
 
 from django.db import connection
+from django.db.models.fields.json import KeyTextTransform
 
 from core.engine import measured
 from core.engine.corrections import Configuration, Correction
@@ -72,5 +73,9 @@ def _profiles() -> list[Profile]:
 
 
 def _residuals() -> dict[Configuration, Correction]:
-    rows = EngineResidual.objects.order_by().defer("state")
-    return {row.configuration: found for row in rows if (found := row.correction) is not None}
+    """Leaves aside those that are relative to another profile than the one in force: calibration begins them anew."""
+    rows = EngineResidual.objects.order_by().defer("state").annotate(base=KeyTextTransform("base", "state"))
+    found = {
+        row.configuration: row.correction for row in rows if (row.base or "") == measured.version_of(row.configuration)
+    }
+    return {key: correction for key, correction in found.items() if correction is not None}

@@ -65,6 +65,12 @@ def profile_of(key: Configuration) -> Profile | None:
     return _profiles.get(key)
 
 
+def version_of(key: Configuration) -> str:
+    """Returns the version of the profile in force; empty: the closed form answers."""
+    profile = _profiles.get(key)
+    return "" if profile is None else profile.version
+
+
 def profiles() -> tuple[Profile, ...]:
     """Returns the profiles of this process."""
     return tuple(_profiles.values())

@@ -13,6 +13,7 @@ class _Cache(Protocol):
 
 F = TypeVar("F", bound=Callable[..., object])
 _caches: list[_Cache] = []
+_revision = 0
 
 
 def cached(maxsize: int) -> Callable[[F], F]:
@@ -28,5 +29,12 @@ def cached(maxsize: int) -> Callable[[F], F]:
 
 def clear() -> None:
     """Forgets what these caches hold: the next answers rest on the parameters of now."""
+    global _revision
+    _revision += 1
     for one in _caches:
         one.cache_clear()
+
+
+def revision() -> int:
+    """Returns a number that grows whenever parameters change, for what keeps tables of its own."""
+    return _revision

@@ -113,7 +113,7 @@ def _calibrate(
     except UnknownConfiguration:
         return 0
     gpu = costs.gpu_params
-    base = _base(key)
+    base = measured.version_of(key)
     known = row.state if row is not None and row.state.get("base", "") == base else {}
     used: dict[str, float] = dict(known.get("used", {}))
     seen: list[tuple[Window, Ratio]] = []
@@ -138,12 +138,6 @@ def _calibrate(
     in_force = row.correction if row is not None and known else None
     _write(key, calibration, calibration.residual(in_force), state, until)
     return len(seen)
-
-
-def _base(key: Configuration) -> str:
-    """Names what ratios are relative to: the version of the profile in force; empty: the closed form."""
-    profile = measured.profile_of(key)
-    return "" if profile is None else profile.version
 
 
 def _throttles(window: Window, costs: IterationCosts, tdp_w: float) -> bool:

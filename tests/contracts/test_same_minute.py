@@ -9,7 +9,7 @@ what ended among requests that are under way; forecasts, which the simulator has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -30,6 +30,7 @@ from tests.fakes import minute as minutes
 from tests.fakes.house import moment
 from tests.fakes.minute import LARGE, MINUTE, SERVERS, STEADY, Minute
 from tests.fakes.taken_steps import Taken, differences, taken
+from tests.integration.scheduler import each_preset
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("usual_periods")]
 
@@ -82,6 +83,13 @@ CHOICES = (
 )
 COMPARED = sorted(name for name in PRESETS if PRESETS[name].family not in NO_STEP)
 SLOW = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
+SYSTEMS = ("greenserve", *each_preset.SYSTEMS)
+
+
+def _each(rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """The papers' own systems each time, their baselines among the slow tests."""
+    baseline = pytest.mark.slow("a baseline")
+    return [row if row[0] in SYSTEMS else pytest.param(*row, marks=baseline) for row in rows]
 
 
 def minute_of(name: str, own: Mapping[str, Any] | None = None) -> Minute:
@@ -159,7 +167,7 @@ def compared(live: list[Taken], simulated: list[Taken]) -> list[str]:
     return [text for text in found if not any(known in text for known in ONE_WORLD)]
 
 
-@pytest.mark.parametrize(("policy", "knobs"), [*((policy, {}) for policy in COMPARED), *CHOICES])
+@pytest.mark.parametrize(("policy", "knobs"), _each([*((policy, {}) for policy in COMPARED), *CHOICES]))
 def test_decisions_are_the_same_when_the_minute_is(policy, knobs, redis_client):
     minute = minute_of(policy, knobs)
     found = compared(live(minute, policy, redis_client, **knobs), simulated(minute, policy, **knobs))
@@ -385,7 +393,9 @@ CHANGED = (
 UNCHANGED: dict[str, dict[str, list[Taken]]] = {}  # by policy and world, filled by the first test that asks
 
 
-@pytest.mark.parametrize(("policy", "world", "name", "changed"), CHANGED, ids=["-".join(row[:3]) for row in CHANGED])
+@pytest.mark.parametrize(
+    ("policy", "world", "name", "changed"), _each(CHANGED), ids=["-".join(row[:3]) for row in CHANGED]
+)
 def test_worlds_differ_when_one_of_them_is_changed(policy, world, name, changed, redis_client, monkeypatch):
     minute = minute_of(policy)
     if policy not in UNCHANGED:

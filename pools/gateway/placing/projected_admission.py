@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from core.engine import parameter_caches
 from core.engine.engine_model import UnknownConfiguration
 from core.ports import EngineLimits
 
@@ -72,6 +73,7 @@ class AdmissionGate:
         self._models: dict[_Configuration, InstanceProjection | None] = {}  # None: loading, or not to be had
         self._projections: dict[str, InstanceProjection] = {}
         self._asking: set[str] = set()  # instances that a clock was asked for
+        self._revision = parameter_caches.revision()
         self.waits = 0  # times that a request had to wait
 
     def narrows(self, service: Service, call: Call) -> bool:
@@ -129,10 +131,15 @@ class AdmissionGate:
             self._projections.pop(uid, None)
             self._asking.discard(uid)
             self._clocks.drop(uid)
+        if (revision := parameter_caches.revision()) != self._revision:
+            self._revision = revision
+            for key in self._models:  # those of before judge until these are loaded
+                self._later(self._load, key)
 
     def _projection(self, service: Service, instance: Instance) -> InstanceProjection | None:
         projection, key = self._projections.get(instance.uid), configuration(service, instance)
-        if projection is not None and projection.configuration == key:
+        model = self._models.get(key)
+        if projection is not None and projection.configuration == key and (model is None or model.alike(projection)):
             return projection
         if key not in self._models:
             self._models[key] = None
@@ -150,7 +157,8 @@ class AdmissionGate:
 
     def _load(self, key: _Configuration) -> None:
         what = f"{key[0]} on {key[2]} x {key[1]}"
-        log.info("requests to %s are not judged yet: projections are being loaded", what)
+        if self._models.get(key) is None:
+            log.info("requests to %s are not judged yet: projections are being loaded", what)
         try:
             projection: InstanceProjection = importlib.import_module(
                 "pools.gateway.placing.projections"

@@ -68,6 +68,10 @@ class InstanceProjection:
         other._admission = other._clock = other._judged = None
         return other
 
+    def alike(self, other: InstanceProjection) -> bool:
+        """Says whether both judge by the same figures."""
+        return self._speed is other._speed
+
     def warm_up(self) -> None:
         """Compiles, or loads from the cache, what judging needs."""
         one = Requests.of((admission.RequestView("warm-up", 100, 10, 100, None),))

@@ -122,7 +122,19 @@ def test_no_cell_is_json_in_the_tables_that_pages_offer(client: Client) -> None:
             looked_at.add(path.partition("?")[0])
             assert json_cells(text_of(answer)) == [], path
     assert {path.split("/")[1] for path in looked_at} == {
-        *("audit.csv", "configure", "decisions", "feeds", "models", "nodes", "overview", "pools", "services", "sites"),
+        *(
+            "audit.csv",
+            "configure",
+            "decisions",
+            "engine-profiles",
+            "feeds",
+            "models",
+            "nodes",
+            "overview",
+            "pools",
+            "services",
+            "sites",
+        ),
         *("tenants", "trials", "what-if"),
     }
 

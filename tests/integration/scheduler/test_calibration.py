@@ -188,7 +188,7 @@ def test_calibration_begins_anew_when_another_profile_is_in_force(
     engines.slower = 1.3
     engines.serve(240)
     assert row().time
-    monkeypatch.setattr(residual_rows, "_base", lambda key: "another")
+    monkeypatch.setattr(measured, "version_of", lambda key: "another")
     residual_rows.calibrate(engines.now + timedelta(seconds=residual_rows.SETTLE_S + 120.0))  # nothing to read
     found = row()
     assert (found.time, found.windows, found.drifted, found.state["base"]) == ([], 0.0, False, "another")

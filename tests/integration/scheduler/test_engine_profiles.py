@@ -156,13 +156,14 @@ def test_agents_and_gateways_get_what_was_measured_of_their_engines(redis_client
     seeded = seed.fleet()
     card, gpu = seeded.service.model_card, Gpu.objects.first()
     given = rows(model=card.engine_model_name, gpu=gpu.gpu_type, tp=4) + rows(model="Qwen3-8B", gpu=gpu.gpu_type)
+    versions = {}
     for one in engine_profiles.bring_in(SYSTEM, given):
         engine_profiles.publish(SYSTEM, one.row)
+        versions[one.row.configuration] = one.row.version
     own = configuration(card.engine_model_name, gpu.gpu_type, 4, card.engine)
     shape, gpu_type, tp, engine = own
-    EngineResidual.objects.create(
-        shape=shape, gpu_type=gpu_type, tp=tp, engine=engine, time=[1.2] * KNOTS, power=[0.9] * KNOTS, at=timezone.now()
-    )
+    kind = {"shape": shape, "gpu_type": gpu_type, "tp": tp, "engine": engine, "state": {"base": versions[own]}}
+    EngineResidual.objects.create(**kind, time=[1.2] * KNOTS, power=[0.9] * KNOTS, at=timezone.now())
     publish(redis_client, timezone.now())
     index = wire.decode(redis_client.get(wire.FLEET_INDEX_KEY), wire.FleetIndex)
     (message,) = index.measured

@@ -14,6 +14,8 @@ import pytest
 from core.controllers.clock import retail_clock
 from core.controllers.clock.retail_clock import RetailConfig
 from core.controllers.request.admission import Requests, RequestView
+from core.engine import measured
+from core.engine.corrections import KNOTS, Correction, configuration
 from core.engine.engine_model import engine_model
 from core.engine.step_tables import round_up
 from core.predictors.engine_speed import engine_speed
@@ -122,6 +124,30 @@ async def test_projections_are_made_anew_when_speeds_are_to_come_from_elsewhere(
         for _ in range(2):
             await house.come(house.call())
     assert asked == [False, True]
+    await house.clear()
+
+
+async def test_projections_follow_what_is_measured_of_engines() -> None:
+    gate = AdmissionGate(ClockRequests(), Here())  # type: ignore[arg-type]
+    house = House(1, gate, admission="projection")
+    service = house.view.services[MODEL]
+    (instance,) = service.ready
+
+    def seconds() -> float:
+        gate.narrow(service, [instance], house.call())
+        gate.keep({instance.uid}, [service])
+        gate.narrow(service, [instance], house.call())
+        projection = gate._projections[instance.uid]
+        return float(projection._speed.seconds[-1, 7, 1])
+
+    before = seconds()
+    key = configuration("Llama3-70B", "A100-80GB", 4, "vllm-v1")
+    try:
+        measured.calibrate({key: Correction((1.3,) * KNOTS, (1.0,) * KNOTS)})
+        assert seconds() == pytest.approx(1.3 * before)
+    finally:
+        measured.calibrate({})
+    assert seconds() == pytest.approx(before)
     await house.clear()
 
 
