@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,13 @@ def pages(where: str) -> list[Path]:
     return [page for page, needed in worlds.items() if needed and max(needed) == where]  # "product" is after "files"
 
 
-@pytest.mark.parametrize("page", pages("files"), ids=documents.name_of)
+def _page(page: Path) -> Any:
+    """The page of policies runs the simulator once for each example: half a minute."""
+    long = page.name == "policies.md"
+    return pytest.param(page, marks=pytest.mark.slow("a run for each policy")) if long else page
+
+
+@pytest.mark.parametrize("page", [_page(page) for page in pages("files")], ids=documents.name_of)
 def test_commands_that_need_files_alone(page: Path, tmp_path: Path, test_data: Path) -> None:
     run(page, tmp_path, test_data, os.environ, {SIMULATED_NODE: str(free_port())})
 

@@ -426,6 +426,7 @@ def runners(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> 
         yield opened, url
 
 
+@pytest.mark.slow("processes that are killed")
 def test_no_line_is_lost_or_doubled_when_runners_are_killed(bench: Bench, runners: tuple[Nursery, Path]) -> None:
     forks, url = runners
     url.write_text(bench.url)

@@ -240,6 +240,7 @@ def test_answers_are_as_described_and_within_the_role(document, bearer, role, ha
         try_out(operation, role, headers, examples=1)
 
 
+@pytest.mark.slow("many wrong requests for each operation")
 def test_what_is_not_as_described_is_refused(document, bearer):
     """What operators own has one view: some of it. Aimed at a row, so that it is read what was sent."""
     headers = bearer("administrator")
