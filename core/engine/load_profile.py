@@ -102,27 +102,13 @@ def load_profile_of(
     prompt_tokens: float,
     output_tokens: float,
     mhz: Floats,
-    levels: int = LEVELS,
     chunk_tokens: float | None = None,
     context_tokens: float | None = None,
     spare_deviations: float = 0.0,
 ) -> LoadProfile | None:
     """Makes a profile at the clocks `mhz`, (clocks,), from what is known of an instance; see `modelled`."""
-    if isinstance(worker, EngineModel):
-        return modelled(
-            worker, prompt_tokens, output_tokens, mhz, levels, chunk_tokens, context_tokens, spare_deviations
-        )
-    return from_costs(
-        worker,
-        prompt_tokens,
-        output_tokens,
-        mhz,
-        levels,
-        worker.source,
-        chunk_tokens,
-        spare_deviations,
-        context_tokens,
-    )
+    given = (prompt_tokens, output_tokens, mhz, LEVELS, chunk_tokens, context_tokens, spare_deviations)
+    return modelled(worker, *given) if isinstance(worker, EngineModel) else from_costs(worker, *given, worker.source)
 
 
 def modelled(
@@ -190,10 +176,10 @@ def from_costs(
     output_tokens: float,
     mhz: Floats,
     levels: int = LEVELS,
-    source: Source = Source.INTERPOLATED,
     chunk_tokens: float | None = None,
-    spare_deviations: float = 0.0,
     context_tokens: float | None = None,
+    spare_deviations: float = 0.0,
+    source: Source = Source.INTERPOLATED,
 ) -> LoadProfile | None:
     """Makes a profile at the clocks `mhz`, (clocks,), from anything that knows what an iteration costs.
 

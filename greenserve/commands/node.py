@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pools.models import Cluster
 
 if TYPE_CHECKING:
-    from pools.agent.devices.nvml import Inventory
+    from pools.agent.devices.driver_meter import Inventory
 
 CODE = Path(__file__).resolve().parents[2]
 

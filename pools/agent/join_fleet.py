@@ -18,7 +18,7 @@ import msgspec
 from core.ports import AdapterError, PermanentError, RetryableError
 from pools.actuator.actuator_protocol import DEFAULT_SOCKET, DEFAULT_STATE
 
-from .devices.nvml import Inventory
+from .devices.driver_meter import Inventory
 from .join_messages import GpuOffer, Joined, NodeOffer
 from .redis_link import redis_url
 

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx2
-
 from core.engine.model_config import BadConfig, shape_of_config
 from core.engine.model_shape import ModelParams
 
@@ -89,6 +87,8 @@ def fetch(repository: str) -> dict[str, Any]:
     """Reads the config.json of a repository `owner/name` of the hub. Blocks for up to 10 s. Raises BadConfig."""
     if not _REPOSITORY.fullmatch(repository):
         raise BadConfig("config", f"'{repository}' is no owner/name of the hub")
+    import httpx2  # every process that knows model cards imports this module, and few ask the hub
+
     address = f"{HUB}/{repository}/resolve/main/{_NAME}"
     try:
         return parse(_download(address))
@@ -105,6 +105,8 @@ def fetch(repository: str) -> dict[str, Any]:
 
 def _download(address: str) -> bytes:
     """Returns what is there, as far as a config.json may go: whoever owns the repository says how much it is."""
+    import httpx2
+
     found, until_s = b"", time.monotonic() + _HUB_TIMEOUT_S
     with httpx2.stream("GET", address, timeout=_HUB_TIMEOUT_S, follow_redirects=True) as answer:
         answer.raise_for_status()

@@ -9,8 +9,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from pools.model_files import hugging_face
-
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -45,7 +43,7 @@ class Hub:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answer: httpx2.Response | Exception = httpx2.Response(200, json=LLAMA)
         self.asked: list[str] = []
-        monkeypatch.setattr(hugging_face.httpx2, "stream", self.stream)
+        monkeypatch.setattr(httpx2, "stream", self.stream)
 
     @contextmanager
     def stream(self, method: str, address: str, *, timeout: float, follow_redirects: bool) -> Iterator[httpx2.Response]:

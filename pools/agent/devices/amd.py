@@ -15,11 +15,9 @@ from typing import Any, TypeVar
 from core.ports import AdapterError, GpuReading, PermanentError, RetryableError
 from core.units import UJ_PER_J
 
-from .call_timeout import BoundedCaller
 from .declared import NoClocks
-from .energy_check import EnergyCheck
+from .driver_meter import DriverGpuMeter, Inventory
 from .gpu_types import gpu_type
-from .nvml import Inventory
 from .nvml_device import GpuDescription
 
 T = TypeVar("T")
@@ -29,7 +27,7 @@ REOPEN_S = 60.0  # a library that failed is opened again at this pace
 _PASSING = frozenset({8, 15, 30, 40})  # time-out, out of resources, busy, no data: another try may do
 
 
-class AmdGpuMeter:
+class AmdGpuMeter(DriverGpuMeter):
     """`ports.GpuMeter`. Not thread-safe; the library runs in a thread of its own, which a hung driver may hang.
 
     A GPU that fails is left out of the readings, and `notices` says so. `energy_j` is the driver's accumulator x its
@@ -38,33 +36,12 @@ class AmdGpuMeter:
 
     def __init__(self, timeout_s: float = TIMEOUT_S, load: Callable[[], Any] | None = None) -> None:
         """`load` gives the library; None: the package amdsmi."""
-        self._caller = BoundedCaller("AMD's driver", timeout_s)
-        self._check = EnergyCheck()
+        super().__init__("AMD's driver", timeout_s)
         self._load = load or _amdsmi
-        self._notices: tuple[str, ...] = ()
         # The rest belongs to the caller's thread.
         self._smi: Any = None
         self._reopen_s = -math.inf  # monotonic
         self._devices: list[_Device] = []
-
-    def read(self) -> tuple[GpuReading, ...]:
-        readings = self._caller.call(self._measure)
-        self._check.add(readings)
-        return readings
-
-    def inventory(self) -> Inventory:
-        """Returns what the node has. Raises AdapterError."""
-        return self._caller.call(self._take_inventory)
-
-    def notices(self) -> tuple[str, ...]:
-        """Returns what an operator should know of the meters, as of the last reading; nothing of it stops the node."""
-        return (*self._notices, *self._check.notices())
-
-    def close(self) -> None:
-        """Lets go of the driver."""
-        with suppress(AdapterError):
-            self._caller.call(self._shut_down)
-        self._caller.end()
 
     # -- in the caller's thread --------------------------------------------------------------------
 

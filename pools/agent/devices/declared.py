@@ -16,7 +16,7 @@ from pathlib import Path
 from core.engine.engine_model import GPUS
 from core.ports import GpuReading, RetryableError
 
-from .nvml import Inventory
+from .driver_meter import Inventory
 from .nvml_device import GpuDescription
 
 _STAT, _MEMORY = Path("/proc/stat"), Path("/proc/meminfo")

@@ -9,8 +9,6 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 
 import pynvml
 
@@ -18,7 +16,7 @@ from core.engine import gpu_types
 from core.ports import AdapterError, GpuReading, PermanentError
 from pools.actuator.nvml_errors import STALE, translated
 
-from .call_timeout import BoundedCaller
+from .driver_meter import DriverGpuMeter, Inventory
 from .energy_check import EnergyCheck
 from .nvml_device import GpuDescription, NvmlDevice
 
@@ -28,15 +26,7 @@ TIMEOUT_S = 1.0  # opening NVML may take longer: it goes on, and a later reading
 REOPEN_S = 60.0  # a lost GPU, or a driver that was loaded again, is looked for at this pace
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """What the driver says the node has. GPUs that do not answer are missing."""
-
-    driver: str
-    gpus: tuple[GpuDescription, ...]
-
-
-class NvmlGpuMeter:
+class NvmlGpuMeter(DriverGpuMeter):
     """`ports.GpuMeter`. Not thread-safe; NVML itself runs in a thread of its own, which a hung driver may hang.
 
     A GPU that fails is left out of the readings, and `notices` says so: the others go on being metered. `energy_j` is
@@ -44,9 +34,7 @@ class NvmlGpuMeter:
     """
 
     def __init__(self, timeout_s: float = TIMEOUT_S, check: EnergyCheck | None = None) -> None:
-        self._caller = BoundedCaller("NVIDIA's driver", timeout_s)
-        self._check = check or EnergyCheck()
-        self._notices: tuple[str, ...] = ()
+        super().__init__("NVIDIA's driver", timeout_s, check)
         # The rest belongs to the caller's thread.
         self._open = False
         self._types: tuple[gpu_types.GpuType, ...] = ()  # that were known when the GPUs were opened
@@ -54,25 +42,6 @@ class NvmlGpuMeter:
         self._driver = ""
         self._devices: list[NvmlDevice] = []
         self._lost: list[AdapterError] = []  # of GPUs that could not be opened
-
-    def read(self) -> tuple[GpuReading, ...]:
-        readings = self._caller.call(self._measure)
-        self._check.add(readings)
-        return readings
-
-    def inventory(self) -> Inventory:
-        """Returns what the node has. Raises AdapterError."""
-        return self._caller.call(self._take_inventory)
-
-    def notices(self) -> tuple[str, ...]:
-        """Returns what an operator should know of the meters, as of the last reading; nothing of it stops the node."""
-        return (*self._notices, *self._check.notices())
-
-    def close(self) -> None:
-        """Lets go of the driver."""
-        with suppress(AdapterError):
-            self._caller.call(self._shut_down)
-        self._caller.end()
 
     # -- in the caller's thread --------------------------------------------------------------------
 
