@@ -23,10 +23,12 @@ MEMORY_S = 120.0  # a window counts half as much after so long
 LEAST_WINDOWS = 6.0  # below which nothing is corrected
 # Single windows of simulated engines that do just as predicted are 3 % off where a dozen sequences run, 9 % where two
 # do; half a dozen of them together still some 3 %. What follows keeps that from becoming corrections.
-BEGIN = 0.05  # share by which time or power must be off before anything is corrected
+NOISE = 0.03  # least standard deviation of a window's logarithm: a handful that agree by chance prove little
+SURE = 2.0  # standard errors by which a mean must be beyond a share
+BEGIN = 0.05  # share by which time or power must be off, surely, before anything is corrected
 LEAST_CHANGE = 0.03  # share by which a correction in force must be off before it is renewed
 FULL_RUNNING = 4.0  # mean sequences of a window that counts whole; with fewer it may have been idle between reports
-DRIFT = 0.10  # share beyond which a profile is asked for
+DRIFT = 0.10  # share beyond which, surely, a profile is asked for
 _PRIOR_WINDOWS = 2.0  # with so many at a knot it counts as much as all others together
 
 
@@ -136,13 +138,16 @@ def _knots(window: Window, gpu: GpuParams) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Weights and weighted logarithms of ratios at each knot."""
+    """Weights and weighted logarithms of ratios at each knot; what says how far windows scatter is over all of them."""
 
     weight: tuple[float, ...] = (0.0,) * KNOTS
     log: tuple[float, ...] = (0.0,) * KNOTS
+    log_square: float = 0.0  # sum of weight times logarithm squared
+    weight_square: float = 0.0  # sum of windows' weights squared
 
     def faded(self, kept: float) -> _Sums:
-        return _Sums(tuple(w * kept for w in self.weight), tuple(x * kept for x in self.log))
+        weight, log = tuple(w * kept for w in self.weight), tuple(x * kept for x in self.log)
+        return _Sums(weight, log, self.log_square * kept, self.weight_square * kept**2)
 
     def with_one(self, parts: Mapping[int, float], value: float) -> _Sums:
         """Adds a window. `parts`: by knot, how much of it was near its clock."""
@@ -150,7 +155,13 @@ class _Sums:
         for knot, part in parts.items():
             weight[knot] += part
             log[knot] += part * math.log(value)
-        return _Sums(tuple(weight), tuple(log))
+        whole = math.fsum(parts.values())
+        log_square = self.log_square + whole * math.log(value) ** 2
+        return _Sums(tuple(weight), tuple(log), log_square, self.weight_square + whole**2)
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> _Sums:
+        return cls(tuple(state["weight"]), tuple(state["log"]), state["log_square"], state["weight_square"])
 
     @property
     def windows(self) -> float:
@@ -160,6 +171,15 @@ class _Sums:
     def mean(self) -> float:
         """The factor over all clocks; 1 without windows."""
         return math.exp(math.fsum(self.log) / self.windows) if self.windows > 0.0 else 1.0
+
+    def beyond(self, share: float) -> bool:
+        """Says whether the mean is off by more than a share, either way, and not by the scatter of the windows."""
+        if self.windows < LEAST_WINDOWS:
+            return False
+        mean = math.fsum(self.log) / self.windows
+        variance = max(self.log_square / self.windows - mean**2, NOISE**2)
+        standard_error = math.sqrt(variance * self.weight_square) / self.windows
+        return abs(mean) - SURE * standard_error > math.log1p(share)
 
     def factors(self) -> tuple[float, ...]:
         """A knot with few windows of its own takes after all of them."""
@@ -199,11 +219,7 @@ class Calibration:
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Calibration:
         """Reads what `state` wrote; an empty object is a calibration without windows."""
-        sums = {
-            name: _Sums(*(tuple(state[name][part]) for part in ("weight", "log")))
-            for name in ("time", "power")
-            if name in state
-        }
+        sums = {name: _Sums.of_state(known) for name in ("time", "power") if (known := state.get(name))}
         return cls(state.get("at_s"), **sums)
 
     @property
@@ -214,11 +230,12 @@ class Calibration:
     @property
     def drifted(self) -> bool:
         """True where there is enough to say so, and a new profile is worth its while."""
-        return self._off(DRIFT)
+        return self.time.beyond(DRIFT) or self.power.beyond(DRIFT)
 
     def residual(self, in_force: Correction | None = None) -> Correction | None:
         """Returns the correction that follows; what is in force stays while it is near enough."""
-        if self.time.windows < LEAST_WINDOWS or (in_force is None and not self._off(BEGIN)):
+        begins = self.time.beyond(BEGIN) or self.power.beyond(BEGIN)
+        if self.time.windows < LEAST_WINDOWS or (in_force is None and not begins):
             return in_force
         power = self.power.factors() if self.power.windows >= LEAST_WINDOWS else (1.0,) * KNOTS
         found = Correction(self.time.factors(), power, Source.CALIBRATED, self.at_s)
@@ -226,8 +243,3 @@ class Calibration:
             return found
         pairs = zip((*found.time, *found.power), (*in_force.time, *in_force.power), strict=True)
         return found if any(abs(new / old - 1.0) > LEAST_CHANGE for new, old in pairs) else in_force
-
-    def _off(self, share: float) -> bool:
-        """Says whether there is enough to tell that time or power is off by more than a share, either way."""
-        known = (self.time, self.power)
-        return any(sums.windows >= LEAST_WINDOWS and abs(math.log(sums.mean)) > math.log1p(share) for sums in known)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from core.engine import measured
@@ -118,6 +120,29 @@ def test_small_differences_are_left_alone() -> None:
     found = calibrated([window(10.0 * n, slower=1.04, hungrier=0.97) for n in range(60)])
     assert found.residual() is None
     assert calibrated([window(10.0 * n, slower=1.07) for n in range(60)]).residual() is not None
+
+
+@pytest.mark.parametrize(("off", "found"), [(0.06, False), (0.25, True)])
+def test_scatter_of_windows_is_not_taken_for_a_difference(off: float, found: bool) -> None:
+    """Windows that are 12 % off either way say little about six in a hundred, and enough about a quarter."""
+    calibration = Calibration()
+    for n in range(24):
+        calibration = calibration.add(window(10.0 * n), Ratio((1.0 + off) * 1.12 ** (-1) ** n, 1.0), GPU)
+        assert off > 0.1 or calibration.residual() is None
+    assert (calibration.residual() is not None) is found
+    assert calibration.drifted is found
+
+
+def test_engines_that_are_as_predicted_are_left_alone() -> None:
+    """Thirty of them for half an hour, two sequences each: single windows are 9 % off."""
+    few = replace(span(0.0), running=2.0)
+    rng = np.random.default_rng(5)
+    for _ in range(30):
+        calibration = Calibration()
+        for n, off in enumerate(rng.normal(0.0, 0.09, 180)):
+            one = Window((replace(few, at_s=10.0 * n),))
+            calibration = calibration.add(one, Ratio(math.exp(off), None), GPU)
+            assert calibration.residual() is None
 
 
 def test_window_counts_less_when_few_sequences_ran() -> None:
