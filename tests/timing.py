@@ -2,8 +2,8 @@
 
 Each slow test says why: `@pytest.mark.slow("three deaths of a database")`. With --times, which `make test` gives, the
 run ends with its slowest tests and the sum by kind. It names the tests that are not slow and took longer than their
-kind may, and fails where one took twice that: machines differ in speed. What Numba compiles, once on a machine, does
-not count. Nor does what a busy machine takes away: times are divided by how much longer than its work the run's
+kind may, and fails where one took four times that: machines differ in speed. What Numba compiles, once on a machine,
+does not count. Nor does what a busy machine takes away: times are divided by how much longer than its work the run's
 processes took, waiting for a processor; and a test that took too long all the same is timed once more by itself.
 """
 
@@ -30,7 +30,7 @@ LIMITS_S = {
     "integration": 5.0,
     "browser": 5.0,
 }  # of the call; whole products may take longer
-FAILS_AT = 2.0  # times the limit; CI's machine may be slower than that of who wrote the test
+FAILS_AT = 4.0  # times the limit; CI's machine may be slower, and busier, than that of who wrote the test
 SHOWN = 20
 _AGAIN = "GREENSERVE_TIMED_AGAIN"
 SCHEDSTAT = Path("/proc/thread-self/schedstat")

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from django.conf import settings
 from django.db import connection, transaction
+from django.db.models import Max, Min
 from numpy.typing import NDArray
 
 from core.units import US_PER_S
@@ -69,9 +70,9 @@ def restate(now: datetime, since: datetime | None = None) -> int:
     since = _floor(since if made_up is None else max(since, made_up.end_at))
     done = 0
     for site in Site.objects.all():
-        start = since
-        last = Settlement.objects.filter(site=site).order_by("-start_at").values_list("end_at", flat=True).first()
-        while last is not None and start < last:
+        settled = Settlement.objects.filter(site=site, start_at__gte=since)
+        start, last = settled.aggregate(first=Min("start_at"), last=Max("end_at")).values()
+        while start is not None and start < last:
             end = min(start + CHUNK, last)
             done += _settle(site, start, end, first=False)
             start = end

@@ -19,8 +19,8 @@ def test_limit_is_that_of_the_kind() -> None:
     assert Times(call_s={UNIT: 0.99, PAGE: 5.01}).too_long() == {PAGE: f"{PAGE}: 5.01 s, browser tests may take 5 s"}
 
 
-def test_run_fails_at_twice_the_limit_alone() -> None:
-    times = Times(call_s={UNIT: 1.9, PAGE: 10.1})
+def test_run_fails_at_four_times_the_limit_alone() -> None:
+    times = Times(call_s={UNIT: 3.9, PAGE: 20.1})
     assert list(times.too_long(FAILS_AT)) == [PAGE]
     assert list(times.too_long()) == [UNIT, PAGE]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -114,10 +115,18 @@ def test_plans_routers_clock_rules_and_throttle_follow_the_profile() -> None:
     assert mode_profile(MODEL, ENGINE, mode, lengths, limits).source is Source.MEASURED
 
 
+@pytest.fixture(scope="module")
+def _trees_are_imported() -> None:
+    """A second, once a process; the product imports them where somebody asks for trees."""
+    import_module("sklearn.ensemble")
+
+
+@pytest.mark.usefixtures("_trees_are_imported")
 def test_trees_learn_from_measured_points() -> None:
-    by_model = engine_speed(MODEL, GPU, TP, ENGINE, 100_000, trees=True)
+    few = {"max_sequences": 32, "floor_mhz": 1350.0}  # the whole table takes a second
+    by_model = engine_speed(MODEL, GPU, TP, ENGINE, 100_000, **few, trees=True)
     measured.publish([profile()])
-    by_profile = engine_speed(MODEL, GPU, TP, ENGINE, 100_000, trees=True)
+    by_profile = engine_speed(MODEL, GPU, TP, ENGINE, 100_000, **few, trees=True)
     assert float(by_profile.seconds[-1, 31, 1] / by_model.seconds[-1, 31, 1]) == pytest.approx(SLOWER, rel=0.15)
 
 
