@@ -123,11 +123,14 @@ def _trees_are_imported() -> None:
 
 @pytest.mark.usefixtures("_trees_are_imported")
 def test_trees_learn_from_measured_points() -> None:
-    few = {"max_sequences": 32, "floor_mhz": 1350.0}  # the whole table takes a second
-    by_model = engine_speed(MODEL, GPU, TP, ENGINE, 100_000, **few, trees=True)
+    def speed() -> float:
+        """Of 32 sequences at the top clock. The whole table takes a second."""
+        table = engine_speed(MODEL, GPU, TP, ENGINE, 100_000, max_sequences=32, floor_mhz=1350.0, trees=True)
+        return float(table.seconds[-1, 31, 1])
+
+    by_model = speed()
     measured.publish([profile()])
-    by_profile = engine_speed(MODEL, GPU, TP, ENGINE, 100_000, **few, trees=True)
-    assert float(by_profile.seconds[-1, 31, 1] / by_model.seconds[-1, 31, 1]) == pytest.approx(SLOWER, rel=0.15)
+    assert speed() / by_model == pytest.approx(SLOWER, rel=0.15)
 
 
 def test_residual_heals_a_profile_that_has_become_wrong() -> None:
