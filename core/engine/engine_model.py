@@ -23,6 +23,7 @@ from core.engine.engine_params import (
     EngineParams,
     GpuParams,
     UnknownConfiguration,
+    UnsplittableModel,
     gpu,
     model,
     parameters,
@@ -81,7 +82,7 @@ class Constants:
     expert_miss: float  # 1 - k/E: chance that a token leaves an expert out
     head_bytes: float
     activation_bytes: float  # per token
-    kv_bytes: float  # per token
+    kv_bytes: float  # per token, over all GPUs, copies included
     compute: float  # FLOP/s at the top clock
     bandwidth: float  # bytes/s, b(f) not yet applied
     ar_fixed_s: float
@@ -109,7 +110,7 @@ def _constants(m: ModelParams, g: GpuParams, e: EngineParams, tp: int, second: S
         expert_miss=1.0 - m.routed,
         head_bytes=m.dtype_bytes * m.embedding_params,
         activation_bytes=32.0 * m.layers * m.hidden,
-        kv_bytes=m.kv_bytes if second is None else m.kv_bytes * tp / min(tp, m.kv_shards),
+        kv_bytes=m.kv_bytes * tp / min(tp, m.kv_shards),  # GPUs beyond the shards keep copies
         compute=tp * g.peak_flops * g.eff_c * e.c_scale,
         bandwidth=tp * g.hbm_bw * g.eff_m / _bandwidth_share(g.f_max, g.f_bw),
         ar_fixed_s=all_reduces * g.ar_us * 1e-6 * math.sqrt(tp),
@@ -138,7 +139,8 @@ class EngineModel:
     threads): of compute, bandwidth, memory, TDP, and of what the GPU draws whatever it does. Of a lone GPU's kernels
     those too small to fill it take as long as ever.
 
-    Raises UnknownConfiguration when one of the four is not known, ValueError for a share that is none. Clocks outside
+    Raises UnknownConfiguration when one of the four is not known, UnsplittableModel (one of them) where the GPUs cannot
+    share the model's heads, ValueError for a share that is none. Clocks outside
     the GPU's range are brought to its nearest end, as the driver does.
     """
 
@@ -159,6 +161,8 @@ class EngineModel:
         if not 0.0 < self.share <= 1.0:
             raise ValueError(f"a share of a GPU is above 0 and at most 1, not {self.share}")
         m = model(self.model)
+        if fault := m.split_fault(self.tp):
+            raise UnsplittableModel(self.tp, fault)
         own, e, whole = parameters(self.engine, self.gpu)
         g = _part(whole, self.share)
         second = None if own.number == 1 else second_set(own, m, g, e, self.ep)

@@ -21,10 +21,12 @@ __all__ = [
     "GpuParams",
     "ModelParams",
     "UnknownConfiguration",
+    "UnsplittableModel",
     "gpu",
     "knows_model",
     "model",
     "parameters",
+    "split_fault",
 ]
 
 GPUS: Mapping[str, GpuParams] = Gpus()
@@ -41,6 +43,15 @@ class UnknownConfiguration(ValueError):
         super().__init__(f"unknown {field_name} '{value}'; known: {known}")
         self.field_name = field_name
         self.value = value
+
+
+class UnsplittableModel(UnknownConfiguration):
+    """A TP degree that a model's heads cannot be shared out over; says which can."""
+
+    def __init__(self, tp: int, fault: str) -> None:
+        ValueError.__init__(self, fault)
+        self.field_name = "tp"
+        self.value = tp
 
 
 def gpu(name: str) -> GpuParams:
@@ -70,6 +81,11 @@ def knows_model(name: str) -> bool:
     except UnknownConfiguration:
         return False
     return True
+
+
+def split_fault(model_name: str, tp: int) -> str:
+    """Says why a model cannot be cut over `tp` GPUs, and what can be chosen; empty: it can, or nobody knows it."""
+    return model(model_name).split_fault(tp) if knows_model(model_name) else ""
 
 
 def parameters(engine: str, gpu_name: str) -> tuple[ParameterSet, EngineParams, GpuParams]:

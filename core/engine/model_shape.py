@@ -13,6 +13,7 @@ from typing import Any
 
 _DTYPE_BYTES = 2  # bfloat16 and float16
 KERNELS = 11  # in a layer of Llama
+_MOST_NAMED_TP = 16  # degrees that a message names
 
 
 class BadShape(ValueError):
@@ -115,6 +116,23 @@ class ModelParams:
     def kv_shards(self) -> int:
         """The GPUs that a token's cache can be cut over; beyond that each keeps a copy of a part."""
         return 1 if self.latent else self.kv_heads
+
+    def splits(self, tp: int) -> bool:
+        """Says whether `tp` GPUs can share the heads, as engines do: as many to each, of KV heads whole copies beyond.
+
+        A latent is not cut: each GPU keeps all of it.
+        """
+        if tp < 1 or self.heads % tp:
+            return False
+        return bool(self.latent) or not self.kv_heads % tp or not tp % self.kv_heads
+
+    def split_fault(self, tp: int) -> str:
+        """Says why `tp` GPUs cannot share the heads, and which numbers can; empty: they can."""
+        if self.splits(tp):
+            return ""
+        able = ", ".join(str(other) for other in range(1, min(self.heads, _MOST_NAMED_TP) + 1) if self.splits(other))
+        kv = "" if self.latent else f" and {self.kv_heads} KV heads"
+        return f"{tp} GPUs cannot share {self.heads} attention heads{kv} evenly; choose one of {able}"
 
     @property
     def full_share(self) -> float:

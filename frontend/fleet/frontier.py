@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from core.cells import csv_text
 from core.chart_values import COLOURS
 from core.engine.engine_model import engine_model, gpu
-from core.engine.engine_params import FITTED, GPUS
+from core.engine.engine_params import FITTED, GPUS, split_fault
 from core.engine.parameter_caches import cached
 from core.types import Limits
 from frontend import formats
@@ -122,6 +122,8 @@ def grid(
     clocks = [params.f_min + (params.f_max - params.f_min) * n / (CLOCKS - 1) for n in range(CLOCKS)]
     cells = []
     for tp in DEGREES:
+        if split_fault(model, tp):
+            continue
         costs = engine_model(model, gpu_type, tp, engine)
         for mhz in clocks:
             rps = costs.max_rps(prompt_tokens, output_tokens, mhz, limits) if costs.fits else 0.0

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from core.engine.engine_model import engine_model
+from core.engine.engine_params import split_fault
 from core.engine.model_shape import ModelParams
 
 GB = 1e9
@@ -101,7 +102,14 @@ def window(shape: ModelParams) -> str:
 
 
 def fit(model: str, gpu: str, tp: int, engine: str) -> Fit:
-    """Says whether an instance has room for weights and any KV cache. Raises UnknownConfiguration."""
+    """Says whether an instance has room for weights and any KV cache, and whether the model can be cut so.
+
+    Raises UnknownConfiguration.
+    """
+    if fault := split_fault(model, tp):
+        whole = engine_model(model, gpu, 1, engine)
+        memory_gb = tp * whole.gpu_params.mem_gb
+        return Fit(gpu, tp, False, 0, whole.weight_bytes / GB, tp * whole.memory_bytes / GB, memory_gb, fault)
     found = engine_model(model, gpu, tp, engine)
     weight_gb, room_gb, memory_gb = found.weight_bytes / GB, found.memory_bytes / GB, tp * found.gpu_params.mem_gb
     reason = ""

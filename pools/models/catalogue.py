@@ -12,7 +12,7 @@ from django.db.models import F, Q
 
 from core.engine import gpu_types
 from core.engine.engine_launch import DTYPES, EngineLaunch
-from core.engine.engine_params import FITTED
+from core.engine.engine_params import FITTED, split_fault
 from core.engine.gpu_type_fields import FIGURES, checked, sheet_of, values_of
 from core.engine.model_config import BadConfig
 from core.types import Limits
@@ -269,3 +269,10 @@ class Profile(models.Model):
 
     def __str__(self) -> str:
         return f"{self.model_card} {self.request_class} {self.gpu_type}/TP{self.tp}"
+
+    def clean(self) -> None:
+        """Raises ValidationError: a TP degree that the model cannot be cut by."""
+        super().clean()
+        known = bool(self.tp) and self.model_card_id is not None
+        if known and (fault := split_fault(self.model_card.engine_model_name, self.tp)):
+            raise ValidationError({"tp": f"{fault}."})

@@ -15,6 +15,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
+from core.engine.engine_params import split_fault
 from core.types import Command, Loop, Mode, ScaleTo
 from pools.access import audit
 from pools.access.audit import Actor
@@ -54,6 +55,8 @@ def pin_workers(
         raise ValidationError({"pool": f"{text}: pin that partition first"})
     known = {mode.name for mode in published_profiles.offered_modes(pool.service)}
     for mode in found:
+        if fault := split_fault(pool.service.model_card.engine_model_name, mode.tp):
+            raise ValidationError({"workers": f"{mode.name}: {fault}"})
         if mode.name not in known:
             text = f"{mode.name} fits on no node of {pool.service}'s sites; known are {', '.join(sorted(known))}"
             raise ValidationError({"workers": text})

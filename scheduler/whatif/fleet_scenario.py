@@ -16,6 +16,7 @@ from core.cells import csv_text
 from core.engine import measured
 from core.engine.corrections import configuration
 from core.engine.engine_model import GPUS, UnknownConfiguration, engine_model
+from core.engine.engine_params import split_fault
 from core.engine.gpu_type_fields import values_of
 from core.simulator.policies.world import alike
 from core.types import Source
@@ -159,6 +160,8 @@ def _measured(groups: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _fits(model: str, gpu_type: str, tp: int, engine: str) -> bool:
+    if split_fault(model, tp):
+        return False
     try:
         return engine_model(model, gpu_type, tp, engine).fits
     except UnknownConfiguration as error:

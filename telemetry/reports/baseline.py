@@ -18,6 +18,7 @@ from typing import Any
 from django.db import connection
 
 from core.engine.engine_model import UnknownConfiguration, engine_model
+from core.engine.engine_params import split_fault
 from core.simulator.fields import ScenarioError
 from core.simulator.kernel.simulated import SimulationError
 from core.simulator.runs.runner import requests_of, run_scenario, warm_up
@@ -162,9 +163,11 @@ def _fleet(site_ids: Sequence[int], tokens: Mapping[str, int]) -> list[Block]:
         share = tokens[name] / sum(tokens.values())
         own = []
         for (site, gpu_type, size), count in sorted(most.items()):
-            if engine_model(card.engine_model_name, gpu_type, size, card.engine).fits:
-                part = count if len(services) == 1 else round(count * share)
-                own.append(Block(site, name, card.engine_model_name, card.engine, gpu_type, size, part))
+            tp = next(tp for tp in SIZES if tp <= size and not split_fault(card.engine_model_name, tp))
+            if engine_model(card.engine_model_name, gpu_type, tp, card.engine).fits:
+                able = count * (size // tp)
+                part = able if len(services) == 1 else round(able * share)
+                own.append(Block(site, name, card.engine_model_name, card.engine, gpu_type, tp, part))
         if own and not any(block.count for block in own):
             first = own[0]
             own[0] = Block(first.site, name, first.model, card.engine, first.gpu_type, first.tp, 1)

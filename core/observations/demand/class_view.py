@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from core.algorithms.fleet.fleet_problem import mode_failure
 from core.engine.corrections import configuration
 from core.engine.engine_model import UnknownConfiguration
+from core.engine.engine_params import split_fault
 from core.engine.measured import profile_of
 from core.observations.demand.class_arrivals import ClassArrivals
 from core.observations.mode_profile import Lengths, mode_profile
@@ -142,6 +143,8 @@ def profiles_of(
         return every
     found = {mode: own for mode, own in every.items() if _is_measured(engines, mode)}
     for mode, own in published.items():
+        if split_fault(engines.model, mode.tp):
+            continue  # published or not, no engine would start
         found[mode] = _trusted(own, engines, mode, lengths, limits, known)
     return found
 

@@ -12,7 +12,7 @@ import yaml
 
 from core.engine import gpu_types
 from core.engine.engine_model import UnknownConfiguration, engine_model, gpu
-from core.engine.engine_params import FITTED
+from core.engine.engine_params import FITTED, split_fault
 from core.engine.gpu_type_fields import checked, sheet_of
 from core.engine.overheads import Overheads
 from core.simulator import fields
@@ -361,12 +361,16 @@ def _group(section: Section, services: Sequence[Service]) -> Group:
         if isinstance(error, ScenarioError):
             raise
         raise ScenarioError(f"{section.path}: {error}") from error
+    tps = tuple(int(tp) for tp in section.numbers("tp_choices")) if "tp_choices" in section.names() else (first.tp,)
+    for tp in tps:
+        if costs is None and (fault := split_fault(first.model, tp)):
+            raise section.error("tp_choices", fault)
     found = Group(
         instances=tuple(replace(first, name=f"{name}-{n}") for n in range(count)),
         classes=classes,
         services=serves,
         role=section.choice("role", ROLES, ROLES[0]),
-        tps=tuple(int(tp) for tp in section.numbers("tp_choices")) if "tp_choices" in section.names() else (first.tp,),
+        tps=tps,
     )
     section.finish()
     return found
@@ -378,6 +382,8 @@ def _instance(section: Section, name: str, costs: FixedCosts | None, services: S
     if costs is None:
         model, gpu_name, engine = section.text("model"), section.text("gpu"), section.text("engine", "vllm-v1")
         top_mhz = gpu(gpu_name).f_max
+        if fault := split_fault(model, tp):
+            raise section.error("tp", fault)
         engine_model(model, gpu_name, tp, engine)
     mine = [service for service in services if service.model in (None, model)]
     one_pass = bool(mine) and not any(service.decode for service in mine)

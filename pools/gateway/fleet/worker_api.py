@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from core.engine import engine_params
 from core.engine.engine_model import UnknownConfiguration, engine_model
+from core.engine.engine_params import UnsplittableModel
 from pools import wire
 from pools.registration.registered_engines import model_of, pools_of
 
@@ -202,6 +203,8 @@ def _check_engine(service: wire.FleetService, given: _Body) -> None:
     try:
         name, shape = model_of(service, given.model)
         model = engine_model(shape or name, given.gpu_type, given.tp, given.engine or service.engine)
+    except UnsplittableModel as error:
+        raise _bad("tp", f"is not possible: {error}") from None
     except UnknownConfiguration as error:
         raise _bad(_FIELDS.get(error.field_name, error.field_name), f"is not known: {error}") from None
     if not model.fits:

@@ -9,6 +9,7 @@ from django.db.models import Count, Q
 from core.controllers.fleet.shared_out import TP_DEGREES
 from core.engine.corrections import configuration
 from core.engine.engine_model import UnknownConfiguration, engine_model
+from core.engine.engine_params import split_fault
 from core.engine.measured import profiles
 from core.observations.demand.class_view import EngineChoice, profiles_of, typical_lengths
 from core.observations.mode_profile import Lengths
@@ -103,7 +104,9 @@ def no_room(service: Service) -> str:
     """Says in figures why the model fits on no node of the service's sites; empty: it may, or there is none."""
     card = service.model_card
     sites = largest_nodes(service).values()
-    modes = {(gpu, max(tp for tp in TP_DEGREES if tp <= most)) for own in sites for gpu, most in own.items()}
+    name = card.engine_model_name
+    most_of = [(gpu, degrees_within(name, most)) for own in sites for gpu, most in own.items()]
+    modes = {(gpu, max(able)) for gpu, able in most_of}
     try:
         found = [shape_figures.fit(card.engine_model_name, gpu, tp, card.engine) for gpu, tp in modes]
     except UnknownConfiguration:
@@ -113,9 +116,17 @@ def no_room(service: Service) -> str:
     return f"{card.name} fits on no node: {max(found, key=lambda one: one.room_gb).reason}."
 
 
+def degrees_within(model: str, gpus: int) -> list[int]:
+    """Returns the TP degrees that a model can be cut by on so many GPUs."""
+    return [tp for tp in TP_DEGREES if tp <= gpus and not split_fault(model, tp)]
+
+
 def has_room(service: Service, mode: Mode) -> bool:
-    """Says whether the model has room for a KV cache; one that the engine model does not know may run anywhere."""
+    """Says whether the model can be cut so and has room for a KV cache; one that the engine model does not know may run
+    anywhere."""
     card = service.model_card
+    if split_fault(card.engine_model_name, mode.tp):
+        return False
     try:
         return engine_model(card.engine_model_name, mode.gpu, mode.tp, card.engine).kv_capacity_tokens > 0
     except UnknownConfiguration:

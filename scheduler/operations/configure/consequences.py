@@ -15,7 +15,6 @@ from django.db.models import CASCADE, PROTECT, ForeignObjectRel, Model, Q, Query
 
 from core.accounting import tariffs
 from core.algorithms.fleet.fleet_problem import mode_failure
-from core.controllers.fleet.shared_out import TP_DEGREES
 from core.engine import engine_params, gpu_types
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.model_config import BadConfig
@@ -234,11 +233,16 @@ def _fitting(card: ModelCard, nodes: QuerySet[Node]) -> tuple[int, int, str]:
     fitting = 0
     for own in kinds.values():
         for kind, count in own.items():
-            tp = max((tp for tp in TP_DEGREES if tp <= count), default=0)
+            tp = _largest(card, count)
             if (kind, tp) not in fits:
                 fits[kind, tp] = _fits(card, kind, tp)
-        fitting += any(fits[kind, max((tp for tp in TP_DEGREES if tp <= n), default=0)] for kind, n in own.items())
+        fitting += any(fits[kind, _largest(card, n)] for kind, n in own.items())
     return fitting, len(kinds), _need(card, [mode for mode, there in fits.items() if not there])
+
+
+def _largest(card: ModelCard, gpus: int) -> int:
+    """Returns the largest TP degree on so many GPUs that the model can be cut by."""
+    return max(published_profiles.degrees_within(card.engine_model_name, gpus), default=0)
 
 
 def _fits(card: ModelCard, kind: str, tp: int) -> bool:

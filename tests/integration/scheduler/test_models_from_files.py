@@ -7,13 +7,14 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import aiohttp
 import pytest
 import redis
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from core.engine.engine_params import GPUS, MODELS, knows_model
@@ -21,12 +22,26 @@ from core.types import Loop, Mode
 from pools import wire
 from pools.access import people
 from pools.access.audit import Actor
-from pools.model_files import hugging_face
-from pools.models import Cluster, Gpu, Instance, ModelCard, Node, Partition, RequestClass, Service, Site, Slo, Tenant
+from pools.model_files import hugging_face, shape_figures
+from pools.models import (
+    Cluster,
+    Gpu,
+    Instance,
+    ModelCard,
+    Node,
+    Partition,
+    Profile,
+    RequestClass,
+    Service,
+    Site,
+    Slo,
+    Tenant,
+)
 from pools.writes import ensure_pools
 from scheduler.control import epochs
 from scheduler.control.apply import gpu_memory, publish
 from scheduler.control.snapshot import measured_overheads, published_profiles
+from scheduler.operations import overrides
 from scheduler.operations.configure import consequences
 from scheduler.whatif import fleet_scenario, scenario_documents
 from scheduler.whatif.scenario_documents import RunSpec
@@ -263,3 +278,37 @@ def test_model_is_served_by_a_simulated_node_under_a_name_that_only_its_card_kno
     status, answer = asyncio.run(answered())
     assert status == 200, answer
     assert answer["usage"]["completion_tokens"] == 12  # type: ignore[index]
+
+
+def test_degrees_that_cannot_share_the_heads_are_neither_planned_nor_pinned_nor_entered(
+    redis_client: redis.Redis, operator: Actor
+) -> None:
+    config = LLAMA | {"hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 4, "head_dim": 128}
+    card = ModelCard(name="acme-28-heads", config=config, max_model_len=4096)
+    card.full_clean()
+    card.save()
+    service = service_of(card, H100, 8)
+    assert {mode.tp for mode in published_profiles.offered_modes(service)} == {1, 2, 4}
+    workers, summary = planned(service, redis_client, timezone.now())
+    assert {Mode.parse(mode).tp for mode in workers} <= {1, 2, 4}, summary
+    assert any("fits on 1 of 1 nodes" in item.text for item in consequences.of(card))
+    remedy = "8 GPUs cannot share 28 attention heads and 4 KV heads evenly; choose one of 1, 2, 4"
+    until = timezone.now() + timedelta(hours=1)
+    with pytest.raises(ValidationError, match=remedy) as refused:
+        overrides.pin_workers(operator, service.pools.get(), {f"{H100}/TP8": 1}, until, "a trial")
+    assert "workers" in refused.value.message_dict
+    profile = Profile(
+        model_card=card,
+        request_class=RequestClass.objects.get(),
+        gpu_type=H100,
+        tp=8,
+        max_rps=1.0,
+        power_w=900.0,
+        kind="published",
+        source="a paper",
+    )
+    with pytest.raises(ValidationError, match=remedy) as refused:
+        profile.full_clean()
+    assert list(refused.value.message_dict) == ["tp"]
+    (one,) = shape_figures.fits(card.shape, [H100], [8], card.engine)
+    assert (one.fits, one.reason) == (False, remedy)

@@ -106,3 +106,35 @@ def test_model_is_unknown_when_it_is_neither_name_nor_shape() -> None:
     impossible = LLAMA.key.replace("p70554000000", "p1000")
     with pytest.raises(UnknownConfiguration, match="params"):
         engine_model(impossible, "H100-SXM-80GB", 1)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "latent", "able"),
+    [
+        (64, 8, 0, [1, 2, 4, 8, 16]),  # beyond 8 GPUs each KV head is kept twice
+        (40, 8, 0, [1, 2, 4, 8]),  # 5 GPUs share the heads, and not the KV heads
+        (40, 10, 0, [1, 2, 5, 10]),
+        (20, 20, 0, [1, 2, 4, 5, 10]),
+        (128, 128, 576, [1, 2, 4, 8, 16]),
+    ],
+)
+def test_degrees_are_those_that_share_heads_evenly(heads: int, kv_heads: int, latent: int, able: list[int]) -> None:
+    shape = replace(LLAMA, heads=heads, kv_heads=kv_heads, latent=latent)
+    assert [tp for tp in range(1, 17) if shape.splits(tp)] == able
+    assert shape.split_fault(3).endswith(f"choose one of {', '.join(map(str, able))}")
+    assert not shape.split_fault(able[-1])
+
+
+def test_an_engine_is_refused_by_its_degree_when_the_gpus_cannot_share_the_heads() -> None:
+    with pytest.raises(UnknownConfiguration, match="3 GPUs cannot share 64 attention heads and 8 KV heads") as refused:
+        engine_model("Llama3-70B", "H100-SXM-80GB", 3)
+    assert refused.value.field_name == "tp"
+
+
+@pytest.mark.parametrize("engine", ["vllm-v1", "vllm-2025"])
+def test_gpus_beyond_the_kv_heads_keep_copies_of_the_cache(engine: str) -> None:
+    whole, copied = (engine_model("Qwen3-30B-A3B", "H100-SXM-80GB", tp, engine) for tp in (4, 8))
+    assert whole.constants.kv_bytes == MOE.kv_bytes
+    assert copied.constants.kv_bytes == 2 * MOE.kv_bytes
+    latent = replace(LLAMA, latent=576).key
+    assert engine_model(latent, "H100-SXM-80GB", 8, engine).constants.kv_bytes == 8 * shape_of_key(latent).kv_bytes

@@ -125,3 +125,11 @@ def test_typical_lengths_are_within_the_bounds():
     assert typical_lengths(0, None, 0, None) == TYPICAL
     assert typical_lengths(0, 256, 350, None) == Lengths(255.0, 350.0)
     assert typical_lengths(2000, 4000, 0, 1) == Lengths(2000.0, 1.0)
+
+
+def test_published_degrees_are_left_out_when_the_gpus_cannot_share_the_heads():
+    own = {Mode(A100, tp): ModeProfile(1.0, 900.0, 0.5, 0.05, 5.0, PUBLISHED) for tp in (3, 4)}
+    found = observed(replace(FACTS, published=own), ENGINES, 1)
+    assert set(found.profiles) == {Mode(A100, 4)}
+    stranger = EngineChoice("Nobody-7B", "vllm-v1", ())
+    assert set(observed(replace(FACTS, published=own), stranger, 1).profiles) == set(own)  # nobody knows its heads

@@ -112,6 +112,8 @@ def test_every_request_is_served_when_the_policy_changes(small: Path, policy: st
         ("fleet.model=Llama9", r"fleet\[0\]: unknown model 'Llama9'"),
         ("fleet.gpu=T4", r"fleet\[0\]: unknown gpu 'T4'"),
         ("fleet.tp=1", "no room for a KV cache"),
+        ("fleet.tp=3", r"fleet\[0\].tp: 3 GPUs cannot share 64 attention heads .*; choose one of 1, 2, 4, 8"),
+        ("fleet.tp_choices=[4, 6]", r"fleet\[0\].tp_choices: 6 GPUs cannot share 64 attention heads"),
         ("fleet.count=0", r"fleet\[0\].count: must be from 1"),
         ("fleet.mhz=9999", "outside the A100-80GB's range"),
         ("fleet.site=there", "site 'there' is not among sites: here"),

@@ -220,6 +220,7 @@ async def test_worker_goes_when_it_leaves_and_what_runs_there_ends(api: WorkerBe
         ({"gpu_type": "Z80"}, "gpu_type", "A100-80GB"),
         ({"gpu_type": "A100-80GB", "tp": 0}, "tp", "tp"),
         ({"tp": 1}, "tp", "do not hold the model"),
+        ({"tp": 6}, "tp", "choose one of 1, 2, 4, 8"),
         ({"tp": 10**30}, "tp", "64"),
         ({"url": "http://10.0.0.1/" + "x" * 500}, "url", "200"),
         ({"model": "Nobody-7B"}, "model", "known"),
