@@ -13,6 +13,7 @@ FIGURES: Mapping[str, tuple[str, float]] = MappingProxyType(
     {
         "peak_tflops": ("peak_flops", 1e12),
         "fp8_tflops": ("fp8_flops", 1e12),
+        "fp4_tflops": ("fp4_flops", 1e12),
         "memory_gb": ("mem_gb", 1.0),
         "memory_gb_per_s": ("hbm_bw", 1e9),
         "link_gb_per_s": ("link_bw", 1e9),
@@ -22,7 +23,7 @@ FIGURES: Mapping[str, tuple[str, float]] = MappingProxyType(
         "max_mhz": ("f_max", 1.0),
     }
 )
-UNKNOWN_MEANS_NONE = ("fp8_tflops", "idle_w")  # null where a GpuType has 0
+UNKNOWN_MEANS_NONE = ("fp8_tflops", "fp4_tflops", "idle_w")  # null where a GpuType has 0
 _OTHERS = {"like": "like", "source": "source", "driver_names": "nvml", "assumed": "assumed"}
 _OWN = {theirs: own for own, (theirs, _) in FIGURES.items()} | {theirs: own for own, theirs in _OTHERS.items()}
 

@@ -33,10 +33,10 @@ class BadGpuType(ValueError):
 class GpuType:
     """A product's data sheet.
 
-    `peak_flops` dense, at 16 bit; `fp8_flops` likewise, 0 where it has no such units; `hbm_bw` and `link_bw` (to the
-    other GPUs of its node, both directions together) in bytes/s. `mem_gb` are the billions of bytes that its driver
-    tells. `idle_w` with nothing loaded; 0: the share of the TDP that the type in `like` draws. `nvml`: the names by
-    which drivers know it. `assumed`: the fields that `source` does not have.
+    `peak_flops` dense, at 16 bit; `fp8_flops` and `fp4_flops` likewise, 0 where it has no such units; `hbm_bw` and
+    `link_bw` (to the other GPUs of its node, both directions together) in bytes/s. `mem_gb` are the billions of bytes
+    that its driver tells. `idle_w` with nothing loaded; 0: the share of the TDP that the type in `like` draws. `nvml`:
+    the names by which drivers know it. `assumed`: the fields that `source` does not have.
     """
 
     name: str
@@ -50,6 +50,7 @@ class GpuType:
     like: str
     source: str
     fp8_flops: float = 0.0
+    fp4_flops: float = 0.0
     idle_w: float = 0.0
     nvml: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
@@ -59,6 +60,11 @@ class GpuType:
         for name in ("peak_flops", "hbm_bw", "mem_gb", "tdp_w", "f_max", "f_min", "link_bw"):
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise BadGpuType(name, f"{getattr(self, name)} is not above 0")
+        for name in ("fp8_flops", "fp4_flops"):
+            if not 0.0 <= getattr(self, name) < float("inf"):
+                raise BadGpuType(
+                    name, f"{getattr(self, name)} is below 0; leave it empty where there are no such units"
+                )
         if self.f_min > self.f_max:
             raise BadGpuType("f_min", f"{self.f_min:g} MHz is above the top clock, {self.f_max:g} MHz")
         if not 0.0 <= self.idle_w < self.tdp_w:

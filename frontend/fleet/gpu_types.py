@@ -36,6 +36,7 @@ COLUMNS = (
 FIGURES: Mapping[str, tuple[str, float, str]] = {
     "peak_flops": ("Dense, 16 bit", 1e-12, "TFLOP/s"),
     "fp8_flops": ("Dense, 8 bit", 1e-12, "TFLOP/s"),
+    "fp4_flops": ("Dense, 4 bit", 1e-12, "TFLOP/s"),
     "mem_gb": ("Memory", 1.0, "GB"),
     "hbm_bw": ("Memory bandwidth", 1e-9, "GB/s"),
     "link_bw": ("To other GPUs of its node", 1e-9, "GB/s"),
@@ -149,7 +150,7 @@ def _figures(sheet: GpuType) -> list[Figure]:
     found = []
     for field, (label, scale, unit) in FIGURES.items():
         value, whose = getattr(sheet, field), "assumed" if field in sheet.assumed else "source"
-        if field == "fp8_flops" and not value:
+        if field in ("fp8_flops", "fp4_flops") and not value:
             continue
         if field == "idle_w" and not value:
             known = GPUS.get(sheet.name)

@@ -115,9 +115,9 @@ _ALL = (
         "GPU type",
         ("name",),
         _fields(
-            "name:text! driver_names:list peak_tflops:number! fp8_tflops:number? memory_gb:number!"
-            " memory_gb_per_s:number! link_gb_per_s:number! tdp_w:number! idle_w:number? min_mhz:number!"
-            " max_mhz:number! like:text! source:text! assumed:list"
+            "name:text! driver_names:list peak_tflops:number! fp8_tflops:number? fp4_tflops:number?"
+            " memory_gb:number! memory_gb_per_s:number! link_gb_per_s:number! tdp_w:number! idle_w:number?"
+            " min_mhz:number! max_mhz:number! like:text! source:text! assumed:list"
         ),
     ),
     Kind(

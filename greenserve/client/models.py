@@ -718,6 +718,7 @@ class GpuType(msgspec.Struct, frozen=True, kw_only=True):
         driver_names: Names by which drivers know it: ["NVIDIA L40S"].
         peak_tflops: Dense, at 16 bit.
         fp8_tflops: Dense, at 8 bit; empty: it has no such units.
+        fp4_tflops: Dense, at 4 bit; empty: it has no such units.
         memory_gb: Billions of bytes, as its driver says.
         memory_gb_per_s: Bandwidth of its memory.
         link_gb_per_s: To the other GPUs of its node, both directions together.
@@ -735,6 +736,7 @@ class GpuType(msgspec.Struct, frozen=True, kw_only=True):
     driver_names: tuple[Any, ...]
     peak_tflops: float
     fp8_tflops: float | None
+    fp4_tflops: float | None
     memory_gb: float
     memory_gb_per_s: float
     link_gb_per_s: float
@@ -1347,6 +1349,7 @@ class ShippedGpuType(msgspec.Struct, frozen=True, kw_only=True):
     driver_names: tuple[str, ...]
     peak_tflops: float
     fp8_tflops: float | None
+    fp4_tflops: float | None
     memory_gb: float
     memory_gb_per_s: float
     link_gb_per_s: float
@@ -1886,6 +1889,7 @@ class DataSheet(TypedDict, total=False):
     like: Required[str]
     source: Required[str]
     fp8_flops: float
+    fp4_flops: float
     idle_w: float
     nvml: Sequence[str]
     assumed: Sequence[str]
@@ -2033,6 +2037,7 @@ class GpuTypeChanges(TypedDict, total=False):
         driver_names: Names by which drivers know it: ["NVIDIA L40S"].
         peak_tflops: Dense, at 16 bit.
         fp8_tflops: Dense, at 8 bit; empty: it has no such units.
+        fp4_tflops: Dense, at 4 bit; empty: it has no such units.
         memory_gb: Billions of bytes, as its driver says.
         memory_gb_per_s: Bandwidth of its memory.
         link_gb_per_s: To the other GPUs of its node, both directions together.
@@ -2048,6 +2053,7 @@ class GpuTypeChanges(TypedDict, total=False):
     driver_names: Sequence[Any]
     peak_tflops: float
     fp8_tflops: float | None
+    fp4_tflops: float | None
     memory_gb: float
     memory_gb_per_s: float
     link_gb_per_s: float
@@ -2291,6 +2297,7 @@ class NewGpuType(TypedDict, total=False):
         driver_names: Names by which drivers know it: ["NVIDIA L40S"].
         peak_tflops: Dense, at 16 bit.
         fp8_tflops: Dense, at 8 bit; empty: it has no such units.
+        fp4_tflops: Dense, at 4 bit; empty: it has no such units.
         memory_gb: Billions of bytes, as its driver says.
         memory_gb_per_s: Bandwidth of its memory.
         link_gb_per_s: To the other GPUs of its node, both directions together.
@@ -2306,6 +2313,7 @@ class NewGpuType(TypedDict, total=False):
     driver_names: Sequence[Any]
     peak_tflops: Required[float]
     fp8_tflops: float | None
+    fp4_tflops: float | None
     memory_gb: Required[float]
     memory_gb_per_s: Required[float]
     link_gb_per_s: Required[float]

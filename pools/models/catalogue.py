@@ -124,6 +124,7 @@ class GpuType(models.Model):
     name = models.CharField(max_length=gpu_types.MOST_NAME, unique=True, help_text="For example L40S-48GB.")
     peak_tflops = models.FloatField(help_text="Dense, at 16 bit.")
     fp8_tflops = models.FloatField(null=True, blank=True, help_text="Dense, at 8 bit; empty: it has no such units.")
+    fp4_tflops = models.FloatField(null=True, blank=True, help_text="Dense, at 4 bit; empty: it has no such units.")
     memory_gb = models.FloatField(help_text="Billions of bytes, as its driver says.")
     memory_gb_per_s = models.FloatField(help_text="Bandwidth of its memory.")
     link_gb_per_s = models.FloatField(help_text="To the other GPUs of its node, both directions together.")

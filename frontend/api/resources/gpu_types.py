@@ -27,6 +27,7 @@ class ShippedGpuTypeSerializer(serializers.Serializer):
     driver_names = serializers.ListField(child=serializers.CharField())
     peak_tflops = serializers.FloatField()
     fp8_tflops = serializers.FloatField(allow_null=True)
+    fp4_tflops = serializers.FloatField(allow_null=True)
     memory_gb = serializers.FloatField()
     memory_gb_per_s = serializers.FloatField()
     link_gb_per_s = serializers.FloatField()

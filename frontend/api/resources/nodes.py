@@ -33,6 +33,7 @@ class DataSheetSerializer(serializers.Serializer):
     like = serializers.CharField(max_length=MOST_NAME)
     source = serializers.CharField(max_length=300)
     fp8_flops = serializers.FloatField(default=0.0)
+    fp4_flops = serializers.FloatField(default=0.0)
     idle_w = serializers.FloatField(default=0.0)
     nvml = serializers.ListField(child=serializers.CharField(max_length=96), max_length=8, default=list)
     assumed = serializers.ListField(child=serializers.CharField(max_length=20), max_length=20, default=list)

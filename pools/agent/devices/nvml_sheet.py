@@ -25,7 +25,7 @@ _ARCHITECTURES: Mapping[tuple[int, int], tuple[int, float, float]] = {
     (12, 0): (128, 1024.0, 100e9),
 }
 _HALVED = ((7, 5), (8, 6), (8, 9), (12, 0))  # GeForce boards of these accumulate at half the rate
-_FP8_FROM = (8, 9)
+_FP8_FROM, _FP4_FROM = (8, 9), (10, 0)
 _PCIE_LANE = 0.25e9  # bytes/s of generation 1, each direction; each generation has twice as many
 _PCIE_LEAST = (3, 16)  # where the driver does not say
 
@@ -58,9 +58,10 @@ def sheet(gpu_type: str, figures: DriverFigures) -> GpuType | None:
     halved = capability in _HALVED and "GeForce" in figures.name
     peak_flops = cores / cores_per_sm * flop * (0.5 if halved else 1.0) * top_mhz * 1e6
     fp8_flops = 2.0 * peak_flops if capability >= _FP8_FROM else 0.0
+    fp4_flops = 2.0 * fp8_flops if capability >= _FP4_FROM else 0.0
     generation, lanes = figures.pcie or _PCIE_LEAST
     assumed = ["peak_flops", "hbm_bw", "link_bw", "idle_w"]
-    assumed += ["fp8_flops"] if fp8_flops else []
+    assumed += [name for name, flops in (("fp8_flops", fp8_flops), ("fp4_flops", fp4_flops)) if flops]
     return GpuType(
         name=gpu_type,
         peak_flops=peak_flops,
@@ -73,6 +74,7 @@ def sheet(gpu_type: str, figures: DriverFigures) -> GpuType | None:
         like="V100-16GB" if capability < (8, 0) else "A100-80GB" if capability < (9, 0) else "H100-SXM-80GB",
         source="",
         fp8_flops=fp8_flops,
+        fp4_flops=fp4_flops,
         nvml=(figures.name,),
         assumed=tuple(assumed if figures.clocks_mhz else [*assumed, "f_min"]),
     )

@@ -148,7 +148,9 @@ _ALL = (
         "GPU type",
         (
             Group("Which", ("name", "driver_names")),
-            Group("What its data sheet says", ("peak_tflops", "fp8_tflops", "memory_gb", "memory_gb_per_s")),
+            Group(
+                "What its data sheet says", ("peak_tflops", "fp8_tflops", "fp4_tflops", "memory_gb", "memory_gb_per_s")
+            ),
             Group("How it is connected, and its power and clocks", _GPU_TYPE),
             Group("Until a node with it is profiled", ("like",)),
             Group("Whose figures", ("source", "assumed")),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.core.exceptions import ValidationError
 
 from core.engine import gpu_types
@@ -135,3 +137,13 @@ def test_other_processes_hear_of_a_type_within_a_second(operator: Actor, monkeyp
     monkeypatch.setattr(engine_knowledge, "EVERY_S", 0.0)
     engine_knowledge.refresh_if_due()
     assert NAME in GPUS
+
+
+def test_types_that_their_name_had_planned_at_4_bit_get_a_figure_when_the_database_is_migrated() -> None:
+    lab(name="B200-ours", fp8_tflops=4500.0, fp4_tflops=None).save()
+    lab(name="H200-ours", fp8_tflops=1979.0, fp4_tflops=None).save()
+    importlib.import_module("pools.migrations.0012_gpu_types_at_4_bit").fill(apps, None)
+    found = {row.name: (row.fp4_tflops, row.assumed) for row in GpuType.objects.filter(name__endswith="-ours")}
+    assert found["B200-ours"] == (9000.0, ["fp4_tflops"])
+    assert found["H200-ours"] == (None, [])
+    GpuType.objects.get(name="B200-ours").full_clean()

@@ -17,6 +17,7 @@ from core.engine.gpu_types import (
     gpu_types,
     named_by_driver,
 )
+from core.engine.parameter_sets import SETS
 from core.engine.profiles import modelled_margins
 
 OWN = replace(SHIPPED["L40S-48GB"], name="L40S-lab", tdp_w=300.0, nvml=("NVIDIA L40S lab",))
@@ -119,3 +120,16 @@ def test_row_of_a_file_is_refused_when_a_field_is_wrong(changes: dict[str, objec
 def test_row_is_refused_when_a_field_is_missing() -> None:
     with pytest.raises(BadGpuType, match="hbm_bw"):
         gpu_type_of("X", {"peak_flops": 1e12})
+
+
+def test_a_type_multiplies_at_4_bit_when_its_data_sheet_says_so() -> None:
+    """Whatever its name: an own type is planned as a shipped one of the same figures is."""
+    b200, pro = SHIPPED["B200-180GB"], SHIPPED["RTX-PRO-6000-96GB"]
+    declare([replace(b200, name="Ours-180GB"), replace(pro, name="B200-without", fp4_flops=0.0)])
+    first = SETS[1]
+    assert [first.gpu(name).fp4 for name in ("Ours-180GB", pro.name, "B200-without", "H200-SXM-141GB")] == [  # type: ignore[union-attr]
+        True,
+        True,
+        False,
+        False,
+    ]

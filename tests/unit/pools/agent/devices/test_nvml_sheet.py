@@ -58,7 +58,9 @@ def test_links_and_kinds_are_those_of_the_shipped_types(shipped: str) -> None:
     found = sheet("x", figures(known.nvml[0]))
     assert found is not None
     assert found.link_bw == pytest.approx(known.link_bw)
-    assert bool(found.fp8_flops) == bool(known.fp8_flops)
+    for field in ("fp8_flops", "fp4_flops"):
+        assert bool(getattr(found, field)) == bool(getattr(known, field)) == (field in found.assumed)
+    assert found.fp4_flops == pytest.approx(known.fp4_flops, rel=0.1)
 
 
 @pytest.mark.parametrize(
