@@ -4,9 +4,9 @@ Set 1 (data/engine_params.json) was fitted to ML.ENERGY H100 (2024), Splitwise, 
 Set 2 (data/engine_params_2.json) has more terms (docs/fidelity.md) and was fitted to ML.ENERGY H100 and B200 (2025), to
 locked clocks of a V100, and to idle power of nodes. An engine belongs to the set that its name is in; so do its GPUs.
 
-Measured was the V100 PCIe with 32 GB. Of set 2's V100-16GB, the same card with half the memory, it is assumed to hold in
-all else; V100 SXM cards are like that by their data sheets. Set 2's `eager-2023` has the host's times, and the shares of
-FLOP/s and links, of set 1's `eager-2023-a100`, fitted to Splitwise's A100: assumed for hosts of V100.
+Measured was the V100 PCIe with 32 GB. Of set 2's V100-16GB, the same card with half the memory, it is assumed to hold
+in all else; V100 SXM cards are like that by their data sheets. Set 2's `eager-2023` has the host's times, and the
+shares of FLOP/s and links, of set 1's `eager-2023-a100`, fitted to Splitwise's A100: assumed for hosts of V100.
 """
 
 from __future__ import annotations

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from core.engine.engine_model import EngineModel, engine_model
+from core.engine.engine_model import EngineModel, engine_model, gpu
 from core.engine.engine_vector import iterations
 from core.engine.parameter_sets import SETS, set_of
 from core.engine.truth import clock_sweep, nodes, serving
@@ -221,3 +222,49 @@ def test_scalar_of_arrays_throttles_as_the_scalar_form_does() -> None:
     same = iterations(instance, 1410.0, prefill_tokens=8192, decodes=128, context_tokens=128_000.0)
     assert float(same.t_s) == pytest.approx(one.t_s, rel=1e-9)
     assert float(same.gpu_watts) <= instance.gpu_params.cap_w
+
+
+def test_v100_of_16_gb_is_the_measured_card_with_half_the_memory_and_set_1_has_its_own() -> None:
+    measured = SETS[2].fitted["V100-PCIe-32GB"]
+    assert SETS[2].fitted["V100-16GB"] == replace(measured, name="V100-16GB", mem_gb=gpu("V100-16GB").mem_gb)
+    assert replace(SETS[2].engine("vllm-2025", "V100-16GB"), name="") == replace(
+        SETS[2].engine("vllm-2025", "V100-PCIe-32GB"), name=""
+    )
+    assert SETS[1].fitted["V100-16GB"].c_clk == 178
+    assert EngineModel("gpt2-large", "V100-16GB", 1, "eager-2023-a100").gpu_params is SETS[1].fitted["V100-16GB"]
+
+
+def test_other_v100_are_like_it_in_their_own_ranges_of_clock_and_power() -> None:
+    fitted, sxm = SETS[2].fitted["V100-16GB"], SETS[2].gpu("V100-SXM-16GB")
+    assert sxm is not None
+    assert (sxm.tdp_w, sxm.f_max) == (300, 1530)
+    assert sxm.c_clk == pytest.approx(fitted.c_clk * 300 / 250)
+    assert sxm.f_v == pytest.approx(fitted.f_v * 1530 / 1380)
+    assert (sxm.v_min, sxm.e_flop_pj) == (fitted.v_min, fitted.e_flop_pj)
+
+
+def test_eager_engine_of_set_2_has_the_overheads_of_set_1s() -> None:
+    first, second = SETS[1].engine("eager-2023-a100", ""), SETS[2].engine("eager-2023", "V100-16GB")
+    assert replace(first, name="") == replace(second, name="")
+    old, new = (EngineModel("gpt2-large", "V100-16GB", 1, name) for name in ("eager-2023-a100", "eager-2023"))
+    assert new.constants.second is not None
+    decoding = (1380.0, (), 1, 512.0)
+    assert new.iteration(*decoding).t_s == pytest.approx(old.iteration(*decoding).t_s, rel=1e-12)  # launches bound it
+    assert new.iteration(*decoding).gpu_watts < 0.6 * old.iteration(*decoding).gpu_watts
+
+
+@pytest.mark.parametrize(("engine", "best"), [("eager-2023-a100", (200.0, 500.0)), ("eager-2023", (850.0, 950.0))])
+def test_an_eager_token_is_cheapest_where_the_sets_v100_says(engine: str, best: tuple[float, float]) -> None:
+    instance = EngineModel("gpt2-large", "V100-16GB", 1, engine)
+    clocks = [200.0 + 50.0 * n for n in range(23)]
+    cheapest = min(clocks, key=lambda mhz: instance.iteration(mhz, (), 8, 8 * 350.0).energy_j)
+    assert best[0] <= cheapest <= best[1]
+
+
+@pytest.mark.parametrize(("mhz", "published_w", "modelled_w"), [(1300.0, 214.0, 109.0), (800.0, 120.0, 72.0)])
+def test_published_power_of_mu_serves_v100_is_missed_by_set_2_as_the_document_says(
+    mhz: float, published_w: float, modelled_w: float
+) -> None:
+    watts = EngineModel("gpt2-large", "V100-16GB", 1, "eager-2023").iteration(mhz, (), 8, 8 * 512.0).gpu_watts
+    assert watts == pytest.approx(modelled_w, abs=0.5)
+    assert watts < 0.65 * published_w

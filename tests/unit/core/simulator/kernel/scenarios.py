@@ -49,6 +49,7 @@ CONFIGURATIONS = [
     ("Qwen2.5-14B", "V100-16GB", 4, "eager-2023-a100"),
     ("gpt2-large", "V100-16GB", 2, "eager-2023-h100"),
     ("Llama2-13B", "V100-16GB", 1, "vllm-v1"),
+    ("gpt2-large", "V100-16GB", 2, "eager-2023"),  # of parameter set 2
 ]
 
 

@@ -27,7 +27,7 @@ _LOADS = {
     "three-sites-carbon": ("workload.duration_s=120", "start=2026-01-05T12:00:00+00:00"),
     "freesh-miad": ("workload.duration_s=120",),
     "throttllem-13b-a100": ("workload.duration_s=180",),
-    "muserve-queue": ("workload.duration_s=120",),
+    "muserve-queue": ("workload.duration_s=120", "fleet.engine=eager-2023-a100"),  # of set 1, as when it was recorded
     "dynaserve-conv-qwen14b": ("workload.requests=300",),
 }
 RUNS = {
