@@ -27,7 +27,8 @@ class Source(StrEnum):
     INTERPOLATED = "interpolated"
     PUBLISHED = "published"
     CALIBRATED = "calibrated"  # the closed form, corrected by what engines did while they served
-    MODELLED = "modelled"
+    MODELLED = "modelled"  # by parameters that were fitted to measurements of the GPU type
+    DATA_SHEET = "modelled by data sheet"  # nobody has measured the GPU type
 
 
 class ChangeKind(StrEnum):

@@ -2,7 +2,8 @@
 
 Fitted by us to published measurements only (ML.ENERGY H100, Splitwise A100 and H100, FREESH, throttLL'eM, DynamoLLM);
 the parameters are in data/engine_params.json. Every answer is `Source.MODELLED`: leave a margin of at least 10 % on
-time and power, and 30 % on H100 clock choices, until the node itself has been profiled.
+time and power, and 30 % on H100 clock choices, until the node itself has been profiled. Of a GPU type that nobody has
+measured it is `Source.DATA_SHEET`, with wider margins.
 
 Symbols as in the formulas below: f clock, r = f/f_max, n tokens of the iteration (prefill tokens + B), B decoding
 sequences, K the sum of their contexts, rows = B + prefills, L layers, e = vocabulary x hidden, v(f) relative voltage.
@@ -26,6 +27,7 @@ from core.engine.engine_params import (
     UnsplittableModel,
     gpu,
     model,
+    modelled_source,
     parameters,
 )
 from core.engine.iteration import Iteration, Totals
@@ -154,6 +156,7 @@ class EngineModel:
     gpu_params: GpuParams = field(init=False, repr=False, compare=False)
     model_params: ModelParams = field(init=False, repr=False, compare=False)
     _k: Constants = field(init=False, repr=False, compare=False)
+    _source: Source = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.tp, int) or self.tp < 1:
@@ -168,12 +171,13 @@ class EngineModel:
         second = None if own.number == 1 else second_set(own, m, g, e, self.ep)
         object.__setattr__(self, "gpu_params", g)
         object.__setattr__(self, "model_params", m)
+        object.__setattr__(self, "_source", modelled_source(self.engine, self.gpu))
         object.__setattr__(self, "_k", _constants(m, g, e, self.tp, second))
 
     @property
     def source(self) -> Source:
         """The origin of its figures."""
-        return Source.MODELLED if self.correction is None else self.correction.source
+        return self._source if self.correction is None else self.correction.source
 
     @property
     def memory_bytes(self) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from core.engine.model_shape import BadShape, ModelParams, is_key, shape_of_key
 from core.engine.parameter_caches import cached
 from core.engine.parameter_sets import FITTED, MODELS, SETS, EngineParams, GpuParams, Gpus, ParameterSet, set_of
+from core.types import Source
 
 __all__ = [
     "ENGINES",
@@ -25,6 +26,7 @@ __all__ = [
     "gpu",
     "knows_model",
     "model",
+    "modelled_source",
     "parameters",
     "split_fault",
 ]
@@ -81,6 +83,13 @@ def knows_model(name: str) -> bool:
     except UnknownConfiguration:
         return False
     return True
+
+
+def modelled_source(engine: str, gpu_name: str) -> Source:
+    """Says what the closed form rests on: parameters fitted to the GPU type in the engine's set, or its data sheet."""
+    found = set_of(engine)
+    by_sheet = found is not None and gpu_name not in found.fitted and gpu_name in GPUS
+    return Source.DATA_SHEET if by_sheet else Source.MODELLED
 
 
 def split_fault(model_name: str, tp: int) -> str:

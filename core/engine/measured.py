@@ -14,6 +14,7 @@ from typing import NamedTuple
 from core.engine import parameter_caches
 from core.engine.corrections import BOUNDS, KNOTS, Configuration, Correction, configuration, correct, knots_mhz
 from core.engine.engine_model import EngineModel, closed_form, engine_model
+from core.engine.engine_params import modelled_source
 from core.engine.parameter_caches import cached
 from core.engine.profiled_engine import ProfiledEngine
 from core.engine.profiles import Profile
@@ -100,7 +101,7 @@ def basis(key: Configuration) -> Basis:
         return Basis(residual.source, residual.at_s)
     if profile is not None:
         return Basis(profile.source, profile.measured_at_s)
-    return Basis(Source.MODELLED, None)
+    return Basis(modelled_source(key.engine, key.gpu), None)
 
 
 def engine_costs(model: str, gpu: str, tp: int, engine: str) -> ProfiledEngine | EngineModel:

@@ -296,7 +296,7 @@ class ProfiledEngine:
             source = self._source(measured=len(hull.corners) == 1)
             found = hull.measured(each)
             answer = Iteration(found.t_s, found.watts, found.watts / self.profile.tp, mhz, found.energy_j, source)
-            watts_source = source if self.profile.metered else Source.MODELLED
+            watts_source = source if self.profile.metered else self.model.source
             return Prediction(answer, self._margins(hull, source), watts_source)
 
         def scaled(context: float) -> _TimeEnergy:

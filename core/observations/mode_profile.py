@@ -8,10 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.engine.corrections import configuration
+from core.engine.engine_model import EngineModel
+from core.engine.iteration import Totals
 from core.engine.measured import basis, engine_costs
 from core.engine.parameter_caches import cached
+from core.engine.profiled_engine import ProfiledEngine
 from core.engine.steady_state import SPARE_DEVIATIONS
-from core.types import Limits, Mode, ModeProfile
+from core.types import Limits, Mode, ModeProfile, Source
 
 Floats = NDArray[np.float64]
 
@@ -64,7 +67,17 @@ def mode_profile(model: str, engine: str, mode: Mode, lengths: Lengths, limits: 
     if rate <= 0.0:
         return ModeProfile(0.0, worker.idle_watts(top_mhz), None, None, None, worker.source, at_s)
     steady = worker.steady_state(rate, lengths.prompt_tokens, lengths.output_tokens, top_mhz)
-    return ModeProfile(rate, steady.power_w, steady.ttft_s, steady.tpot_s, steady.e2e_s, worker.source, at_s)
+    source = source_at(worker, top_mhz, steady.batch, lengths)
+    return ModeProfile(rate, steady.power_w, steady.ttft_s, steady.tpot_s, steady.e2e_s, source, at_s)
+
+
+def source_at(worker: ProfiledEngine | EngineModel, mhz: float, batch: float, lengths: Lengths) -> Source:
+    """Returns what the figures rest on there: between the points of a profile interpolated, beyond them modelled."""
+    if isinstance(worker, EngineModel):
+        return worker.source
+    decodes = max(1.0, batch)
+    context = decodes * (lengths.prompt_tokens + lengths.output_tokens / 2.0)
+    return worker.predict(mhz, Totals(0.0, 0.0, 0.0, 0.0, decodes, context)).iteration.source
 
 
 def rounded(tokens: float) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from core.types import Source
 from frontend import formats
 
 Clock = Callable[[float], str]
@@ -289,6 +290,8 @@ def span(
 ) -> str:
     """Says where the predicted figures come from and of when, and over which time the realised ones were taken."""
     parts = [f"Predicted: {predicted['source']}"] if predicted.get("source") else []
+    if predicted.get("source") == Source.DATA_SHEET:
+        parts[0] += ", which leaves wide margins: nobody has measured a GPU type of the plan"
     if times := sorted(_measured_at_s(inputs or {})):
         newest = "" if times[-1] == times[0] else f" to {clock(times[-1])}"
         parts.append(f"Measured figures are of {clock(times[0])}{newest}")

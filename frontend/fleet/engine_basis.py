@@ -23,9 +23,9 @@ class ModeBasis:
 
 
 def words(key: Configuration) -> str:
-    """Returns `measured 3 h ago`, `calibrated 20 s ago`, or `modelled`."""
+    """Returns `measured 3 h ago`, `calibrated 20 s ago`, `modelled`, or `modelled by data sheet`."""
     source, at_s = measured.basis(key)
-    if source is Source.MODELLED:
+    if source in (Source.MODELLED, Source.DATA_SHEET):
         return source.value
     age = "at an unknown time" if at_s is None else f"{formats.seconds(max(0.0, time.time() - at_s))} ago"
     return f"{source.value} {age}"

@@ -153,7 +153,7 @@ def _measured(groups: Sequence[Mapping[str, Any]]) -> list[str]:
     found = []
     for model, gpu, tp, engine in kinds:
         source, at_s = measured.basis(configuration(model, gpu, tp, engine))
-        if source is not Source.MODELLED:
+        if source not in (Source.MODELLED, Source.DATA_SHEET):
             when = "" if at_s is None else f" at {datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
             found.append(f"{model} on {gpu}/TP{tp} goes by what was {source.value}{when}.")
     return found

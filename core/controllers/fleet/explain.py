@@ -8,7 +8,7 @@ from typing import Any
 from core.types import ClassDemand, Mode, ModeProfile, Reason, Source
 
 # The least trusted figure decides how far a result can be trusted.
-_TRUST = (Source.MEASURED, Source.INTERPOLATED, Source.PUBLISHED, Source.CALIBRATED, Source.MODELLED)
+_TRUST = (Source.MEASURED, Source.INTERPOLATED, Source.PUBLISHED, Source.CALIBRATED, Source.MODELLED, Source.DATA_SHEET)
 
 
 def least_trusted(sources: Iterable[Source]) -> Source:

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from core.engine.engine_model import EngineModel, UnknownConfiguration, engine_model
-from core.engine.engine_params import FITTED, knows_model
+from core.engine.engine_params import knows_model
 from core.engine.model_config import BadConfig
 from core.engine.profiles import load_profiles, modelled_margins
-from core.types import Source
 from greenserve.cli import fail
 from greenserve.commands.engine.model import model as model_
 from greenserve.commands.engine.model import shape_of
@@ -63,7 +62,7 @@ class Question:
             predicted = known.iteration(*batch)
             found, margins, watts_source = predicted.iteration, predicted.margins, predicted.watts_source
         else:
-            found, margins, watts_source = one.iteration(*batch), modelled_margins(one.gpu), Source.MODELLED
+            found, margins, watts_source = one.iteration(*batch), modelled_margins(one.gpu), one.source
         return {
             **asdict(found),
             "watts_source": watts_source,
@@ -126,7 +125,8 @@ def predict(
     ([[new, ctx], ...]), decode ([ctx, ...]), engine; other fields are ignored. `fits` says whether the weights leave
     room for any KV cache, `batch_fits` whether it holds this batch; what does not fit is answered all the same.
     `source` says what an answer rests on, `watts_source` what its power does, `margin` how far it may be off: measured,
-    interpolated and published come from --profile (see `engine import`), modelled from the closed form.
+    interpolated and published come from --profile (see `engine import`), modelled from the closed form, modelled by
+    data sheet where nobody has measured the GPU type.
     """
     profiled = _profiled(profile)
     if questions is not None:
@@ -277,7 +277,6 @@ def _parse_decode(text: str | None) -> list[int]:
 
 def _table(question: Question, answer: Mapping[str, Any], model: str) -> str:
     instance = question.instance
-    sheet = " by data sheet" if instance.gpu not in FITTED and answer["source"] == Source.MODELLED else ""
     throttled = answer["f_eff_mhz"] < instance.gpu_params.clamp_mhz(question.mhz)
     rows = [
         ("instance", f"{model} on {instance.tp} x {instance.gpu}, {instance.engine}"),
@@ -288,7 +287,7 @@ def _table(question: Question, answer: Mapping[str, Any], model: str) -> str:
         ("KV capacity", _room(answer)),
         (
             "source",
-            f"{answer['source']}{sheet}, within {answer['margin']['time']:.0%} in time; "
+            f"{answer['source']}, within {answer['margin']['time']:.0%} in time; "
             f"power {answer['watts_source']}, within {answer['margin']['power']:.0%}",
         ),
     ]

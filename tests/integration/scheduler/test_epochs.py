@@ -131,14 +131,24 @@ def test_epoch_asks_the_database_a_limited_number_of_times(service, now, django_
 
 def test_decision_names_what_was_measured_and_when(service, now):
     card = service.model_card
-    given = measured_rows(model=card.engine_model_name, gpu="A100-80GB", tp=8, measured_at="2026-11-02T08:30:00Z")
+    given = measured_rows(
+        model=card.engine_model_name,
+        gpu="A100-80GB",
+        tp=8,
+        batches=(1, 64, 256),
+        contexts=(64, 8192),
+        measured_at="2026-11-02T08:30:00Z",
+    )
     engine_profiles.bring_in(Actor(), given, publish=True)
     epoch = epochs.run(service, Loop.CARBON, now)
     kinds = {}
     for name, profile in _profiles(Decision.objects.filter(epoch=epoch, kind=Loop.CARBON).first().inputs):
         kinds.setdefault(name.rpartition(" ")[2], set()).add((profile["source"], profile.get("measured_at_s")))
     at_s = datetime(2026, 11, 2, 8, 30, tzinfo=UTC).timestamp()
-    assert kinds.pop("A100-80GB/TP8") == {("measured", at_s)}
+    found = kinds.pop("A100-80GB/TP8")
+    assert {at for _, at in found} == {at_s}
+    assert ("interpolated", at_s) in found  # at the mean batch, which is between those that were measured
+    assert {source for source, _ in found} <= {"measured", "interpolated", "modelled"}
     assert {own for found in kinds.values() for own in found} <= {("published", None), ("modelled", None)}
 
 

@@ -5,6 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from core.controllers.fleet.explain import least_trusted
+from core.engine import measured
+from core.engine.corrections import configuration
 from core.engine.engine_model import GPUS, UnknownConfiguration, engine_model
 from core.engine.engine_params import FITTED
 from core.engine.gpu_types import (
@@ -19,6 +22,8 @@ from core.engine.gpu_types import (
 )
 from core.engine.parameter_sets import SETS
 from core.engine.profiles import modelled_margins
+from core.observations.mode_profile import Lengths, mode_profile
+from core.types import Limits, Mode, Source
 
 OWN = replace(SHIPPED["L40S-48GB"], name="L40S-lab", tdp_w=300.0, nvml=("NVIDIA L40S lab",))
 
@@ -133,3 +138,19 @@ def test_a_type_multiplies_at_4_bit_when_its_data_sheet_says_so() -> None:
         False,
         False,
     ]
+
+
+def test_figures_say_so_when_they_are_by_a_data_sheet_alone() -> None:
+    lengths = Lengths(500.0, 100.0)
+    for name, engine, source in (
+        ("A100-80GB", "vllm-2025", Source.MODELLED),
+        ("H200-SXM-141GB", "vllm-2025", Source.DATA_SHEET),
+        ("B200-180GB", "vllm-2025", Source.MODELLED),
+        ("B200-180GB", "vllm-v1", Source.DATA_SHEET),  # the second set alone was fitted to it
+    ):
+        instance = engine_model("Llama3-8B", name, 1, engine)
+        assert instance.source is source, name
+        assert instance.iteration(1000.0, decodes=4, context_tokens=400.0).source is source
+        assert mode_profile("Llama3-8B", engine, Mode(name, 1), lengths, Limits()).source is source
+        assert measured.basis(configuration("Llama3-8B", name, 1, engine)) == (source, None)
+    assert least_trusted([Source.MODELLED, Source.DATA_SHEET, Source.MEASURED]) is Source.DATA_SHEET

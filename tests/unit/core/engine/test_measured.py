@@ -112,7 +112,9 @@ def test_plans_routers_clock_rules_and_throttle_follow_the_profile() -> None:
     measured.publish([profile()])
     ratios = np.array(known()) / np.array(before)
     assert ratios == pytest.approx(SLOWER, rel=0.1)
-    assert mode_profile(MODEL, ENGINE, mode, lengths, limits).source is Source.MEASURED
+    assert mode_profile(MODEL, ENGINE, mode, lengths, limits).source is Source.INTERPOLATED
+    longer = Lengths(30_000.0, 200.0)
+    assert mode_profile(MODEL, ENGINE, mode, longer, Limits()).source is Source.MODELLED  # beyond what was measured
 
 
 @pytest.fixture(scope="module")

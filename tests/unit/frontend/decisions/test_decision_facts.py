@@ -90,6 +90,9 @@ def test_predicted_power_is_held_against_the_mean_that_was_metered():
         decision_facts.span(predicted, realised, clock, {})
         == "Predicted: published. Realised: at 1.77236e+09 to at 1.77236e+09"
     )
+    assert decision_facts.span({"source": "modelled by data sheet"}, None, clock, {}) == (
+        "Predicted: modelled by data sheet, which leaves wide margins: nobody has measured a GPU type of the plan"
+    )
     assert decision_facts.span({}, None, clock, None) == ""
 
 
