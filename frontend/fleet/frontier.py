@@ -6,15 +6,17 @@ Pure figures with their tables; who calls passes values.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from core.cells import csv_text
 from core.chart_values import COLOURS
-from core.engine.engine_model import engine_model, gpu
-from core.engine.engine_params import FITTED, GPUS, split_fault
+from core.engine.engine_model import gpu
+from core.engine.engine_params import split_fault
+from core.engine.measured import engine_costs
 from core.engine.parameter_caches import cached
-from core.types import Limits
+from core.observations.mode_profile import Lengths, source_at
+from core.types import Limits, Source
 from frontend import formats
 from frontend.charts.plot import plot
 from frontend.charts.plot_style import Figure, Look
@@ -40,12 +42,16 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class ClockPoint:
-    """An instance of `tp` GPUs at a clock, at the largest rate that keeps the limits; None: there is no such rate."""
+    """An instance of `tp` GPUs at a clock, at the largest rate that keeps the limits; None: there is no such rate.
+
+    `source`: of the energy.
+    """
 
     tp: int
     mhz: float
     energy_per_token_j: float | None
     rps: float
+    source: Source
 
 
 def on_frontier(points: Sequence[Point]) -> list[Point]:
@@ -117,33 +123,42 @@ def frontier(points: Sequence[Point], look: Look, latency: str, class_name: str)
 def grid(
     model: str, gpu_type: str, engine: str, prompt_tokens: float, output_tokens: float, limits: Limits
 ) -> tuple[ClockPoint, ...]:
-    """Computes energy per output token over TP and clock by the engine model. Raises UnknownConfiguration."""
+    """Computes energy per output token over TP and clock as plans do: by profiles, else by the engine model.
+
+    Raises UnknownConfiguration.
+    """
+    lengths = Lengths(prompt_tokens, output_tokens)
     params = gpu(gpu_type)
     clocks = [params.f_min + (params.f_max - params.f_min) * n / (CLOCKS - 1) for n in range(CLOCKS)]
     cells = []
     for tp in DEGREES:
         if split_fault(model, tp):
             continue
-        costs = engine_model(model, gpu_type, tp, engine)
+        costs = engine_costs(model, gpu_type, tp, engine)
         for mhz in clocks:
-            rps = costs.max_rps(prompt_tokens, output_tokens, mhz, limits) if costs.fits else 0.0
+            rps = costs.max_rps(prompt_tokens, output_tokens, mhz, limits)  # 0 where the model does not fit
             # At the very edge rounding can make a rate unstable: just below it the instance is as full.
             state = costs.steady_state(rps * 0.999, prompt_tokens, output_tokens, mhz) if rps > 0 else None
             energy = state.power_w / (rps * 0.999 * output_tokens) if state and math.isfinite(state.e2e_s) else None
-            cells.append(ClockPoint(tp, mhz, energy, rps))
+            source = source_at(costs, mhz, state.batch if state else 1.0, lengths)
+            cells.append(ClockPoint(tp, mhz, energy, rps, source))
     return tuple(cells)
 
 
-def heat(cells: Sequence[ClockPoint], look: Look, what: str, basis: str) -> tuple[Figure, str]:
-    """Draws energy per token over TP degree and clock; a field is blank where the limits cannot be kept."""
+def heat(
+    cells: Sequence[ClockPoint], look: Look, what: str, basis: str, bases: Mapping[int, str]
+) -> tuple[Figure, str]:
+    """Draws energy per token over TP degree and clock; a field is blank where the limits cannot be kept.
+
+    `bases`: the source of the figures of each TP degree, in words.
+    """
     clocks = sorted({cell.mhz for cell in cells})
     degrees = sorted({cell.tp for cell in cells})
     by = {(cell.tp, cell.mhz): cell for cell in cells}
     known = [cell for cell in cells if cell.energy_per_token_j is not None]
     best = min(known, key=lambda c: c.energy_per_token_j or 0.0, default=None)
     values = [[by[tp, mhz].energy_per_token_j for mhz in clocks] for tp in degrees]
-    sheet = " (the GPU by data sheet)" if what in GPUS and what not in FITTED else ""
-    source = f"modelled by the engine model{sheet}, {basis}, each at its largest rate; blank: no rate keeps the limits."
+    source = f"{_by_degree(bases)}{basis}, each at its largest rate; blank: no rate keeps the limits."
     trace: Figure = {
         "type": "heatmap",
         "x": [f"{mhz:.0f}" for mhz in clocks],
@@ -156,7 +171,8 @@ def heat(cells: Sequence[ClockPoint], look: Look, what: str, basis: str) -> tupl
         "xgap": 1,
         "ygap": 1,
         "colorbar": {"title": {"text": "J/token", "font": {"size": 12}}, "thickness": 12, "outlinewidth": 0},
-        "hovertemplate": "%{y} at %{x} MHz: %{z:.4~g} J/token<extra></extra>",
+        "customdata": [[by[tp, mhz].source.value for mhz in clocks] for tp in degrees],
+        "hovertemplate": "%{y} at %{x} MHz: %{z:.4~g} J/token, %{customdata}<extra></extra>",
     }
     least = (
         f" Least: TP{best.tp} at {best.mhz:.0f} MHz, {formats.figures(best.energy_per_token_j or 0.0)} J/token."
@@ -173,8 +189,20 @@ def heat(cells: Sequence[ClockPoint], look: Look, what: str, basis: str) -> tupl
         empty=not known,
     )
     figure["layout"]["xaxis"]["type"] = figure["layout"]["yaxis"]["type"] = "category"
-    header = ("tp", "sm_clock_mhz", "energy_j_per_token", "rps")
-    return figure, csv_text(header, ((c.tp, c.mhz, c.energy_per_token_j, c.rps) for c in cells))
+    header = ("tp", "sm_clock_mhz", "energy_j_per_token", "rps", "source")
+    return figure, csv_text(header, ((c.tp, c.mhz, c.energy_per_token_j, c.rps, c.source) for c in cells))
+
+
+def _by_degree(bases: Mapping[int, str]) -> str:
+    """Returns `TP4: measured 3 h ago; TP1, TP2: modelled; `, those with most in common last."""
+    found: dict[str, list[str]] = {}
+    for tp, words in bases.items():
+        found.setdefault(words, []).append(f"TP{tp}")
+    if len(found) == 1:
+        return f"{next(iter(found))}; "
+    return "".join(
+        f"{', '.join(own)}: {words}; " for words, own in sorted(found.items(), key=lambda item: len(item[1]))
+    )
 
 
 def _figure(look: Look, traces: list[Figure], x: str, y: str, *, question: str, source: str, empty: bool) -> Figure:

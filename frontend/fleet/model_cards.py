@@ -14,6 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from core.engine import engine_params
+from core.engine.corrections import configuration
 from core.engine.engine_params import UnknownConfiguration
 from core.types import Limits
 from frontend import formats, reader_choices
@@ -224,5 +225,8 @@ def _heat(card: ModelCard, chosen: dict[str, Any], look: Any) -> tuple[dict[str,
     try:
         cells = frontier.grid(card.engine_model_name, chosen["gpu"], card.engine, prompt, output, limits)
     except UnknownConfiguration as error:
-        return frontier.heat((), look, chosen["gpu"] or "no GPU", f"which does not know it ({error})")
-    return frontier.heat(cells, look, chosen["gpu"], basis)
+        return frontier.heat((), look, chosen["gpu"] or "no GPU", f"the engine model does not know it ({error})", {})
+    degrees = dict.fromkeys(cell.tp for cell in cells)
+    keys = {tp: configuration(card.engine_model_name, chosen["gpu"], tp, card.engine) for tp in degrees}
+    bases = {tp: engine_basis.words(key) for tp, key in keys.items()}
+    return frontier.heat(cells, look, chosen["gpu"], basis, bases)

@@ -8,13 +8,17 @@ from datetime import UTC
 import pytest
 from django.test import RequestFactory
 
-from core.types import Limits
+from core.engine import measured
+from core.engine.measured import engine_costs
+from core.engine.profiles import profiles_of
+from core.types import Limits, Source
 from frontend.charts.line_figures import LineChart, PlotLine, figure, table
 from frontend.charts.plot_style import THEMES, Look
 from frontend.decisions import decision_facts
 from frontend.fleet import feeds, frontier
 from frontend.fleet.listing import Column, listing
 from telemetry.selectors.frames import IntensityStep, TimeRange
+from tests.fakes.engine_profiles import ENGINE, GPU, MODEL, rows
 
 LOOK = Look(THEMES["light"], UTC, "UTC")
 WINDOW = TimeRange(0.0, 40.0, 10.0)
@@ -115,3 +119,32 @@ def test_sentence_says_why_nothing_cheaper_was_taken(other: dict[str, object], s
 
 def test_no_sentence_is_made_when_nothing_else_was_weighed() -> None:
     assert decision_facts.why_not_cheaper([alternative("TP4", 100.0, chosen=True)]) == ""
+
+
+def test_energy_over_clocks_follows_the_profile_that_plans_go_by() -> None:
+    asked = (MODEL, GPU, ENGINE, 500.0, 200.0, Limits())
+    before = {(cell.tp, cell.mhz): cell for cell in frontier.grid(*asked)}
+    (profile,) = profiles_of(rows(1.5, 1.0, batches=(1, 64, 256), contexts=(100, 4000)))
+    measured.publish([profile])
+    try:
+        after = {(cell.tp, cell.mhz): cell for cell in frontier.grid(*asked)}
+        assert {cell.source for key, cell in after.items() if key[0] == 1 and cell.mhz >= 600.0} == {
+            Source.INTERPOLATED
+        }
+        for key, cell in after.items():
+            old = before[key].energy_per_token_j
+            assert old is not None
+            assert cell.energy_per_token_j == pytest.approx(old * (1.5 if key[0] == 1 else 1.0), rel=0.1)
+        plan = engine_costs(MODEL, GPU, 1, ENGINE)
+        assert after[1, 1410.0].rps == plan.max_rps(500.0, 200.0, 1410.0, Limits())
+        drawn, table_of = frontier.heat(
+            list(after.values()),
+            LOOK,
+            GPU,
+            "500 tokens",
+            {1: "measured 3 h ago", 2: "modelled", 4: "modelled", 8: "modelled"},
+        )
+        assert "TP1: measured 3 h ago; TP2, TP4, TP8: modelled; 500 tokens" in str(drawn["meta"])
+        assert "interpolated" in table_of
+    finally:
+        measured.publish(())
