@@ -80,8 +80,15 @@ def _shape(place: str, shape: ModelParams) -> str:
 
 
 def _table(fits: Sequence[Fit]) -> list[str]:
-    lines = [f"{'GPUs':<24} {'KV cache':>18}"]
+    """A row for each GPU type; beside it why there is no room on the most of its GPUs that have none."""
+    lines = [f"{'Tokens of KV cache on':<22}" + "".join(f"{degree:>11}" for degree in DEGREES) + "  GPUs"]
+    by_gpu: dict[str, dict[int, Fit]] = {}
     for one in fits:
-        room = f"{one.kv_capacity_tokens:,} tokens" if one.fits else f"does not fit: {one.reason}"
-        lines.append(f"{f'{one.tp} x {one.gpu}':<24} {room:>18}")
+        by_gpu.setdefault(one.gpu, {})[one.tp] = one
+    for gpu, found in by_gpu.items():
+        cells = (f"{found[degree].kv_capacity_tokens:,}" if found[degree].fits else "-" for degree in DEGREES)
+        reasons = [found[degree].reason for degree in DEGREES if not found[degree].fits]
+        lines.append(
+            f"{gpu:<22}" + "".join(f"{cell:>11}" for cell in cells) + f"  {reasons[-1] if reasons else ''}".rstrip()
+        )
     return lines
