@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import math
 
+import pytest
+import yaml
+
+from core.engine.engine_model import EngineModel
+from core.engine.parameter_sets import set_of
 from core.simulator import shipped_scenarios
 from core.simulator.lab.experiments import EXPERIMENTS
 from core.simulator.lab.papers import dynamollm_week
@@ -56,6 +61,23 @@ def test_speed_is_learned_worse_when_fewer_points_are_known(speed_errors):
     assert many is not None
     assert few is not None
     assert 0.0 < many < few < 10.0
+
+
+@pytest.mark.parametrize(("service", "model", "tp"), [("chat", "gpt2-large", 1), ("assistant", "Qwen3-8B", 2)])
+def test_mu_serves_objectives_are_five_times_what_an_answer_of_512_tokens_takes_alone(service, model, tp):
+    document = yaml.safe_load((shipped_scenarios.folder() / "muserve-v100.yaml").read_text(encoding="utf-8"))
+    (engine,) = {group["engine"] for group in document["fleet"]}
+    instance = EngineModel(model, "V100-16GB", tp, engine)
+    prompt = document["services"][service]["workload"]["lengths"]["prompt"]["exponential"]
+    decoding = (instance.iteration(1380.0, (), 1, prompt + n).t_s for n in range(1, 512))
+    alone_s = instance.iteration(1380.0, [(prompt, 0)]).t_s + math.fsum(decoding)
+    assert document["services"][service]["slo"]["e2e_s"] == pytest.approx(5.0 * alone_s, rel=0.01)
+
+
+def test_mu_serves_experiments_run_on_the_v100_of_locked_clocks():
+    for name in ("muserve", "muserve-order"):
+        scenario = read_scenario(shipped_scenarios.folder() / f"{EXPERIMENTS[name].scenario}.yaml")
+        assert {set_of(spec.engine).number for group in scenario.groups for spec in group.instances} == {2}
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "dynaserve"])
