@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,7 @@ def _out(_: click.Context, __: click.Parameter, value: Path) -> Path:
 
 @click.command()
 @click.option("--model", required=True, help="Such as Llama3-8B: the catalogue's name, where it has one.")
+@click.option("--config", metavar="PLACE", help="Its config.json: a file, its folder, or owner/name of the hub.")
 @click.option("--url", help="Of an engine that runs on this machine.  [default: one is started for each TP degree]")
 @click.option("--tp", "tps", default="1", show_default=True, callback=_numbers(int), help="TP degrees, such as 1,2,4.")
 @click.option("--mhz", callback=_numbers(float), help="SM clocks.  [default: four, from half the top clock up]")
@@ -74,8 +75,10 @@ def _out(_: click.Context, __: click.Parameter, value: Path) -> Path:
 @click.option("--vllm-argument", multiple=True, help="For engines started, a word each: --vllm-argument=--seed=1.")
 @click.option("--vllm-env", multiple=True, help="Variable of engines started, NAME=VALUE; may be repeated.")
 @click.option("--vllm-offline", is_flag=True, help="Fetch nothing: the weights are on this machine.")
+@click.option("--publish", is_flag=True, help="Publish it then at GREENSERVE_URL, with GREENSERVE_TOKEN.")
 def profile(
     model: str,
+    config: str | None,
     url: str | None,
     tps: tuple[int, ...],
     mhz: tuple[float, ...] | None,
@@ -99,6 +102,7 @@ def profile(
     vllm_argument: tuple[str, ...],
     vllm_env: tuple[str, ...],
     vllm_offline: bool,
+    publish: bool,
 ) -> None:
     """Measure an engine: a sweep of batches, clocks and TP degrees, then rising loads of the nine classes.
 
@@ -107,15 +111,23 @@ def profile(
 
     \b
     greenserve node profile --model Llama3-8B --tp 1,2 --minutes 60 --out llama8b.csv
+    greenserve node profile --model our-tuned --config ./our-tuned --tp 2 --publish
     greenserve node profile --model tiny --url http://127.0.0.1:8000 --declare 20:65
     """
     from core.engine.engine_launch import EngineLaunch
+    from core.engine.engine_params import split_fault
     from core.types import Limits
     from pools.profiler.measurements import Effort
     from pools.profiler.session import Order
 
     if url is not None and len(tps) > 1:
         raise click.UsageError("--url is of one engine: give its TP degree alone")
+    shape = "" if config is None else _shape(config, vllm_argument)
+    for tp in tps:
+        if fault := split_fault(shape or model, tp):
+            raise click.UsageError(f"--tp: {fault}")
+    if publish:
+        _check_that_it_answers()
     order = Order(
         model=model,
         out=out,
@@ -131,12 +143,42 @@ def profile(
         launch=EngineLaunch(weights=weights),
         with_loads=loads,
         effort=Effort(repeats, window, limits=Limits(ttft, tpot) if ttft or tpot else None),
+        shape=shape,
     )
     options: dict[str, Any] = {"vllm": vllm, "engines": engines, "vllm_offline": vllm_offline}
     options |= {"vllm_argument": vllm_argument, "vllm_env": vllm_env}
     with _node(control, declare, options) as node:
         found = _run(order, node)
     _show(order, found)
+    if publish:
+        from greenserve.commands.engine import publish as publishing
+
+        click.echo(f"Publishing {out}; where that fails: greenserve engine publish {out}", err=True)
+        publishing.show(publishing.send(out, publish=True))
+
+
+def _shape(config: str, vllm_argument: Sequence[str]) -> str:
+    """Returns the key of the shape that a config.json describes, with the KV cache that the engine's arguments set."""
+    from core.engine.model_config import BadConfig
+    from pools.model_files.hugging_face import kv_bits_of, shape_from
+
+    try:
+        return shape_from(config, kv_bits_of(vllm_argument)).key
+    except BadConfig as error:
+        raise click.UsageError(f"--config: {error}") from None
+
+
+def _check_that_it_answers() -> None:
+    """Asks GreenServe for a profile: who has measured for an hour should not learn then that the address is wrong."""
+    from greenserve.client import GreenServeError
+    from greenserve.commands.apply import client_of
+    from greenserve.commands.engine.publish import LABEL
+
+    try:
+        with client_of(None, None, None, LABEL) as api:
+            next(iter(api.engine_profiles.list(page_size=1)), None)
+    except GreenServeError as error:
+        fail(f"--publish: {error}. Set GREENSERVE_URL and GREENSERVE_TOKEN, or publish later; nothing was measured")
 
 
 @contextmanager

@@ -6,7 +6,8 @@ import json
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from core.engine.model_shape import ModelParams
 
 HUB = "https://huggingface.co"
 _NAME, _TOKENIZER = "config.json", "tokenizer.json"
+_CACHE_DTYPE = "--kv-cache-dtype"
 _HUB_TIMEOUT_S = 10.0
 _MOST_BYTES = 1_000_000
 MOST_KEY = 200  # characters, of which today's models need some ninety
@@ -36,6 +38,14 @@ def shape_from(place: str, kv_bits: float | None = None) -> ModelParams:
     if not _REPOSITORY.fullmatch(place):
         raise BadConfig("config", f"'{place}' is no folder with a {_NAME}, no such file, and no owner/name of the hub")
     return shape_of_document(fetch(place), place, kv_bits)
+
+
+def kv_bits_of(arguments: Iterable[object]) -> float | None:
+    """Returns the bits of a cached element that vLLM's arguments set; None: they leave it to the model."""
+    words = [str(word) for word in arguments]
+    values = [after for word, after in pairwise(words) if word == _CACHE_DTYPE]
+    values += [word.removeprefix(f"{_CACHE_DTYPE}=") for word in words if word.startswith(f"{_CACHE_DTYPE}=")]
+    return 8.0 if values and values[-1].startswith("fp8") else None
 
 
 def shape_of_document(document: Mapping[str, Any], name: str = "", kv_bits: float | None = None) -> ModelParams:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -16,9 +15,7 @@ from core.engine.engine_params import FITTED, split_fault
 from core.engine.gpu_type_fields import FIGURES, checked, sheet_of, values_of
 from core.engine.model_config import BadConfig
 from core.types import Limits
-from pools.model_files.hugging_face import parse, shape_of_document
-
-_CACHE_DTYPE = "--kv-cache-dtype"
+from pools.model_files.hugging_face import kv_bits_of, parse, shape_of_document
 
 
 class ModelCard(models.Model):
@@ -103,14 +100,7 @@ class ModelCard(models.Model):
     def _shape(self) -> str:
         if self.config is None:
             return ""
-        return shape_of_document(parse(json.dumps(self.config)), self.name, self._kv_bits()).key
-
-    def _kv_bits(self) -> float | None:
-        """Returns the bits of a cached element that the engine's arguments set; None: they leave it to the model."""
-        words = [str(word) for word in self.engine_arguments or ()]
-        values = [after for word, after in pairwise(words) if word == _CACHE_DTYPE]
-        values += [word.removeprefix(f"{_CACHE_DTYPE}=") for word in words if word.startswith(f"{_CACHE_DTYPE}=")]
-        return 8.0 if values and values[-1].startswith("fp8") else None
+        return shape_of_document(parse(json.dumps(self.config)), self.name, kv_bits_of(self.engine_arguments or ())).key
 
     def launch(self) -> EngineLaunch:
         """Returns how a real engine of this card is started."""

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ class Order:
 
     Attributes:
         gpu: Type; None: what the meter says.
+        shape: Key of the model's shape, which the profile is then of; empty: the model is known by its name.
         url: Of an engine that runs already, on the node's first `tp` GPUs; None: started here for each TP degree.
         clocks_mhz: None: some from half the top clock up where clocks can be set, else the default clock.
         max_model_len, launch: Of engines started here.
@@ -95,6 +96,7 @@ class Order:
     with_loads: bool = True
     classes: tuple[ClassBounds, ...] = request_classes()
     effort: Effort = field(default_factory=Effort)
+    shape: str = ""
 
     def beside(self, suffix: str, tp: int | None = None) -> Path:
         """Returns the path of a file that goes with the profile; with `tp`, of one that each TP degree has."""
@@ -139,13 +141,15 @@ async def _profile(order: Order, node: ProfiledNode, calls: Calls, on_progress: 
         "tps": list(order.tps),
         "clocks_mhz": clocks,
     }
+    if order.shape:
+        head["shape"] = order.shape
     head |= {"batches": order.batches, "prompts": order.prompts, "watts": node.watts_by if node.meter else None}
     journal = Journal(order.beside(".journal"), head)
     until_s = time.monotonic() + 60.0 * order.minutes
     found = []
     try:
         for tp in order.tps:
-            key = (order.model, gpu, tp, order.engine)
+            key = (order.shape or order.model, gpu, tp, order.engine)
             uuids = [one.uuid for one in gpus[:tp]]
             if gpus and len(uuids) < tp:
                 raise PermanentError(f"TP {tp} needs {tp} GPUs, and the node has {len(gpus)}")
@@ -182,6 +186,7 @@ async def _engine(order: Order, node: ProfiledNode, calls: Calls, key: Key, uuid
     spec = InstanceSpec(
         f"profile-tp{tp}", order.model, order.engine, tuple(uuids), order.max_model_len, launch=order.launch
     )
+    spec = replace(spec, shape=order.shape)
     async with started(calls, node.runtime, spec) as url:
         yield url
 
@@ -199,7 +204,7 @@ async def _one(
     until_s: float,
 ) -> Found:
     """Profiles one TP degree, on an engine that serves."""
-    served, bounds = await calls(_asked, url, key)
+    served, bounds = await calls(_asked, url, order.model, key)
     metrics = VllmMetrics(timeout_s=_TIMEOUT_S)
     watch = Watch(calls, node.meter, uuids, metrics, url)
     seed, most = order.effort.seed, order.most_sequences
@@ -236,7 +241,7 @@ def whole(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[st
     return kept, [f"left out, not measured at every clock: prefill {p}, batch {b}" for p, b in sorted(partial)]
 
 
-def _asked(url: str, key: Key) -> tuple[str, Bounds]:
+def _asked(url: str, model: str, key: Key) -> tuple[str, Bounds]:
     """Asks an engine for the name that it serves, and what it can take. Raises AdapterError."""
     client = HttpClient(url, _TIMEOUT_S)
     try:
@@ -244,10 +249,10 @@ def _asked(url: str, key: Key) -> tuple[str, Bounds]:
         text = client.call("GET", "/metrics").decode(errors="replace")
     finally:
         client.close()
-    names = [model["id"] for model in models]
-    served = next((model for model in models if model["id"] == key[0]), models[0])
-    if key[0] not in names and len(models) > 1:
-        raise PermanentError(f"{url} serves {', '.join(names)}, not {key[0]}")
+    names = [one["id"] for one in models]
+    served = next((one for one in models if one["id"] == model), models[0])
+    if model not in names and len(models) > 1:
+        raise PermanentError(f"{url} serves {', '.join(names)}, not {model}")
     return served["id"], Bounds(int(served["max_model_len"]), _kv_tokens(text, key))
 
 

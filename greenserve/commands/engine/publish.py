@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from greenserve.cli import fail
+
+if TYPE_CHECKING:
+    from greenserve.client.models import BroughtIn
 
 LABEL = "greenserve engine publish"
 
@@ -28,6 +32,26 @@ def publish(file: Path, keep: bool, as_json: bool, url: str | None, token: str |
     \b
     greenserve engine publish profile.csv
     """
+    found = send(file, publish=not keep, url=url, token=token, person=person)
+    if as_json:
+        shown = [{"id": one.id, "version": one.version, "published": bool(one.published_at)} for one in found.profiles]
+        click.echo(json.dumps({"created": found.created, "profiles": shown}))
+        return
+    show(found)
+
+
+def show(found: BroughtIn) -> None:
+    """Writes a line for each version."""
+    for one in found.profiles:
+        state = "published" if one.published_at is not None else "stored"
+        click.echo(f"{state}: {one.model} on {one.tp} x {one.gpu_type} ({one.engine}), version {one.version[:12]}")
+    click.echo(f"{found.created} of {len(found.profiles)} versions are new")
+
+
+def send(
+    file: Path, *, publish: bool, url: str | None = None, token: str | None = None, person: str | None = None
+) -> BroughtIn:
+    """Brings a file's profiles in, all or none. Ends the command where that fails, and says why."""
     from core.engine.profiles import ProfileError, rows_of_json
     from greenserve.client import GreenServeError, NoAnswerError
     from greenserve.commands.apply import client_of
@@ -42,18 +66,9 @@ def publish(file: Path, keep: bool, as_json: bool, url: str | None, token: str |
     try:
         with client_of(url, token, person, LABEL) as api:
             if rows is None:
-                found = api.engine_profiles.create(csv=text, publish=not keep)
-            else:
-                found = api.engine_profiles.create(rows=rows, publish=not keep)
+                return api.engine_profiles.create(csv=text, publish=publish)
+            return api.engine_profiles.create(rows=rows, publish=publish)
     except NoAnswerError as error:
         fail(f"{error}. Start GreenServe there (`greenserve up`), or give its address by --url; nothing was changed")
     except GreenServeError as error:
         fail(f"{error}; nothing was changed")
-    if as_json:
-        shown = [{"id": one.id, "version": one.version, "published": bool(one.published_at)} for one in found.profiles]
-        click.echo(json.dumps({"created": found.created, "profiles": shown}))
-        return
-    for one in found.profiles:
-        state = "published" if one.published_at is not None else "stored"
-        click.echo(f"{state}: {one.model} on {one.tp} x {one.gpu_type} ({one.engine}), version {one.version[:12]}")
-    click.echo(f"{found.created} of {len(found.profiles)} versions are new")

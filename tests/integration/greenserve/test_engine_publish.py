@@ -10,11 +10,15 @@ from click.testing import CliRunner, Result
 
 from core.engine.profiles import profiles_of, write_profile
 from greenserve.cli import cli
+from greenserve.commands import node_profile
 from pools.access import people
 from pools.access.audit import Actor
 from pools.access.rights import Right
+from pools.model_files.hugging_face import shape_of_document
 from pools.models import EngineProfile
+from pools.profiler.session import Order
 from tests.fakes.engine_profiles import rows
+from tests.fakes.hub import LLAMA
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -52,3 +56,25 @@ def test_wrong_row_is_named_and_nothing_is_changed(run, tmp_path: Path) -> None:
     path.write_text("{")
     assert "not JSON" in run(path).output
     assert not EngineProfile.objects.exists()
+
+
+def test_what_was_profiled_is_published_when_asked_for(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measuring itself is left out: it writes the file that its order names."""
+    orders = []
+
+    def measured(order: Order, node: object) -> list[object]:
+        orders.append(order)
+        write_profile(order.out, *profiles_of(rows(model=order.shape)))
+        return []
+
+    monkeypatch.setattr(node_profile, "_run", measured)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    words = ["node", "profile", "--model", "our-tuned", "--config", tmp_path, "--out", tmp_path / "p.csv", "--publish"]
+    words += ["--control", "http://127.0.0.1:9", "--vllm-argument=--kv-cache-dtype=fp8"]
+    done = CliRunner().invoke(cli, list(map(str, words)))
+    assert done.exit_code == 0, done.output
+    assert "published: " in done.output
+    shape = shape_of_document(LLAMA, kv_bits=8.0).key
+    assert (orders[0].model, orders[0].shape) == ("our-tuned", shape)
+    stored = EngineProfile.objects.get()
+    assert (stored.shape, stored.published_at is not None) == (shape, True)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,11 @@ from core.policy.dynamo_classes import request_classes
 from greenserve.commands.node_profile import write_pictures
 from pools.agent.devices.sim import SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
 from pools.agent.http_client import HttpClient
+from pools.model_files.hugging_face import shape_of_document
 from pools.profiler.measurements import Effort
 from pools.profiler.plan_runner import Progress
 from pools.profiler.session import Found, Order, ProfiledNode, profile
+from tests.fakes.hub import LLAMA
 from tests.fakes.simnode import ROOT, SimnodeProcess, eventually
 
 QUICK = Effort(repeats=1, window_s=0.8, bisections=0, prefills_s=0.2, idle_s=0.3)
@@ -102,6 +105,18 @@ def test_nothing_is_measured_again_when_all_of_it_is_in_the_journal(
     assert len(progress) == 1, "all of it is in the journal"
     assert again.outcome.profile == found.outcome.profile
     assert order.beside(".journal").read_text() == done
+
+
+@pytest.mark.slow("starts an engine and sweeps it")
+def test_a_model_that_no_catalogue_has_is_profiled_by_its_shape(simnode: SimnodeProcess, tmp_path: Path) -> None:
+    shape = shape_of_document(LLAMA).key
+    order = replace(
+        quick(tmp_path / "p.csv", batches=(2,), prompts=(16, 64), output_tokens=32, shape=shape), model="our-tuned"
+    )
+    ((found,), _) = run(order, simnode)
+    assert found.outcome.profile.model == shape
+    assert found.outcome.against["decode"].time_mape < 0.5
+    assert load_profiles(order.out) == (found.outcome.profile,)
 
 
 @pytest.fixture
