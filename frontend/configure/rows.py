@@ -155,8 +155,8 @@ def create(request: HttpRequest, kind: str) -> HttpResponse:
     if source.isdecimal():
         initial = _cloned(owned, get_object_or_404(_theirs(request, owned), pk=source)) | initial
     form = form_of(owned)(request.POST if request.method == "POST" else None, initial=initial)
-    if (fetched := model_config.fetched(request, owned, None)) is not None:
-        form = fetched
+    if (filled := model_config.filled(request, owned, None)) is not None:
+        form = filled
     return _filled(request, owned, form, None)
 
 
@@ -176,8 +176,8 @@ def edit(request: HttpRequest, kind: str, pk: int) -> HttpResponse:
     if request.method == "POST":
         rights.require(request.user, owned.right)
     form = form_of(owned)(request.POST if request.method == "POST" else None, instance=instance)
-    if (fetched := model_config.fetched(request, owned, instance)) is not None:
-        form = fetched
+    if (filled := model_config.filled(request, owned, instance)) is not None:
+        form = filled
     return _filled(request, owned, form, instance)
 
 
@@ -248,7 +248,7 @@ def show_consequences(request: HttpRequest, kind: str) -> HttpResponse:
     owned = owned_or_404(kind)
     pk = request.GET.get("pk", "")
     instance = get_object_or_404(_theirs(request, owned), pk=pk) if pk.isdecimal() else None
-    form = form_of(owned)(request.POST, instance=instance)
+    form = model_config.filled(request, owned, instance) or form_of(owned)(request.POST, instance=instance)
     form.is_valid()
     found = consequences.of(form.instance)
     return render(request, "frontend/configure/consequences.html", {"consequences": found, "seen": _digest(found)})

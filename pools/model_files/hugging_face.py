@@ -18,7 +18,7 @@ HUB = "https://huggingface.co"
 _NAME, _TOKENIZER = "config.json", "tokenizer.json"
 _CACHE_DTYPE = "--kv-cache-dtype"
 _HUB_TIMEOUT_S = 10.0
-_MOST_BYTES = 1_000_000
+MOST_BYTES = 1_000_000
 MOST_KEY = 200  # characters, of which today's models need some ninety
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 # Of models whose own code is not run: they have the shape of a type that transformers has.
@@ -61,8 +61,8 @@ def shape_of_document(document: Mapping[str, Any], name: str = "", kv_bits: floa
 
 def parse(text: str | bytes) -> dict[str, Any]:
     """Reads the text of a config.json. Raises BadConfig."""
-    if len(text) > _MOST_BYTES:
-        raise BadConfig("config", f"longer than {_MOST_BYTES:,} bytes: not a {_NAME}")
+    if len(text) > MOST_BYTES:
+        raise BadConfig("config", f"longer than {MOST_BYTES:,} bytes: not a {_NAME}")
     try:
         found = json.loads(text, parse_constant=_not_json)
     except (ValueError, RecursionError) as error:
@@ -122,7 +122,7 @@ def _download(address: str) -> bytes:
         answer.raise_for_status()
         for part in answer.iter_bytes():
             found += part
-            if len(found) > _MOST_BYTES:
+            if len(found) > MOST_BYTES:
                 break
             if time.monotonic() > until_s:
                 raise httpx2.ReadTimeout(f"not all of it came within {_HUB_TIMEOUT_S:g} s")

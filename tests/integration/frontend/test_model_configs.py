@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 from django.contrib.auth import get_user_model
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client as Browser
 from django.urls import reverse
 
@@ -144,6 +145,37 @@ def test_nothing_is_fetched_for_who_may_not_change_cards(new: str, monkeypatch: 
         assert browser.post(page, {**NAMED, **STATED, "fetch_config": "1"}).status_code == 403
     assert "Fetch config" not in browser.get(edit).content.decode()
     assert hub.asked == []
+
+
+def config_file(text: str) -> SimpleUploadedFile:
+    return SimpleUploadedFile("config.json", text.encode(), "application/json")
+
+
+def test_card_is_stored_with_the_config_of_a_file(admin_client: Browser, new: str) -> None:
+    assert 'enctype="multipart/form-data"' in (page := admin_client.get(new).content.decode())
+    assert 'type="file"' in page
+    form = {**NAMED, **STATED, "config": json.dumps(MOE), "config_file": config_file(json.dumps(LLAMA))}
+    asked = reverse("configure-consequences", args=["models"])
+    assert "8.03 billion parameters" in admin_client.post(asked, form).content.decode()
+    assert admin_client.post(new, form | {"config_file": config_file(json.dumps(LLAMA))}).status_code == 302
+    assert ModelCard.objects.get().config == LLAMA
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("no json", "The file config.json: not JSON"),
+        (json.dumps(MAMBA), "'mamba' is none that can be computed"),
+        (" " * 1_000_001, "longer than 1,000,000 bytes"),
+    ],
+)
+def test_what_is_wrong_with_a_file_stands_beside_the_config(
+    admin_client: Browser, new: str, text: str, words: str
+) -> None:
+    shown = admin_client.post(new, {**NAMED, **STATED, "config_file": config_file(text)})
+    assert words in errors(shown)["config"][0]
+    assert shown.context["form"]["name"].value() == NAMED["name"]  # nothing else is lost
+    assert not ModelCard.objects.exists()
 
 
 def test_misfit_is_shown_in_figures_beside_the_form(admin_client: Browser) -> None:
