@@ -68,7 +68,7 @@ def words(shape: ModelParams) -> str:
     return ", ".join(
         (
             parameters(shape, " parameters"),
-            f"{shape.weight_bytes / GB:.3g} GB of weights ({quantization(shape)})",
+            f"{_large(shape.weight_bytes / GB)} GB of weights ({quantization(shape)})",
             f"{shape.kv_bytes / 1e3:,.0f} kB of KV cache a token",
             window(shape),
         )
@@ -76,12 +76,17 @@ def words(shape: ModelParams) -> str:
 
 
 def parameters(shape: ModelParams, what: str = "") -> str:
-    whole = f"{shape.params / 1e9:.3g} billion{what}"
-    return f"{whole}, {shape.active_params / 1e9:.3g} billion active" if shape.experts else whole
+    whole = f"{_large(shape.params / 1e9)} billion{what}"
+    return f"{whole}, {_large(shape.active_params / 1e9)} billion active" if shape.experts else whole
+
+
+def _large(value: float) -> str:
+    """Three digits, and all that stand before the point."""
+    return f"{value:,.0f}" if value >= 1000.0 else f"{value:.3g}"
 
 
 def weights(shape: ModelParams) -> str:
-    return f"{shape.weight_bytes / GB:.3g} GB ({quantization(shape)})"
+    return f"{_large(shape.weight_bytes / GB)} GB ({quantization(shape)})"
 
 
 def quantization(shape: ModelParams) -> str:

@@ -34,6 +34,11 @@ def test_figures_are_those_of_the_shape() -> None:
             "30.5 billion parameters, 3.35 billion active, 16.8 GB of weights (4.16 bits, multiplied in 16), "
             "98 kB of KV cache a token, all layers attend to the whole context",
         ),
+        (
+            {**MOE, "num_experts": 5120},
+            "1,162 billion parameters, 3.84 billion active, 2,323 GB of weights (16 bits), "
+            "98 kB of KV cache a token, all layers attend to the whole context",
+        ),
     ],
 )
 def test_words_say_what_plans_go_by(document: dict[str, object], expected: str) -> None:
