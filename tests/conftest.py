@@ -37,6 +37,14 @@ def test_data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in for NVIDIA's driver, compiled once."""
+    from tests.fakes import nvml
+
+    return nvml.library(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture(scope="session")
 def artifacts() -> Path:
     """Where tests leave screenshots and logs for people to look at."""
     path = Path(__file__).parent.parent / "test-artifacts"

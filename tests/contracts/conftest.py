@@ -12,7 +12,7 @@ from core.policy.knobs import USUAL_S
 from greenserve.celery import app
 from tests.fakes.actuator import ActuatorProcess
 from tests.fakes.house import clean_redis
-from tests.fakes.nvml import Boards, library
+from tests.fakes.nvml import Boards, machine
 from tests.fakes.simnode import SimnodeProcess
 
 
@@ -26,13 +26,10 @@ def simnode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimnodeProcess
 
 
 @pytest.fixture(scope="module")
-def boards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boards]:
+def boards(nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boards]:
     """Four GPUs behind the NVML stand-in, which this process sees."""
-    folder: Path = tmp_path_factory.mktemp("nvml")
-    found = Boards(library(folder), folder / "boards")
-    with found.use():
+    with machine(nvml_library, tmp_path_factory.mktemp("boards")) as found:
         yield found
-    found.close()
 
 
 @pytest.fixture(scope="module")

@@ -191,3 +191,20 @@ class Boards:
         del self._board
         self._map.close()
         self._file.close()
+
+
+@contextmanager
+def machine(library: Path, folder: Path, count: int = 4, *, seen: bool = True) -> Iterator[Boards]:
+    """Yields the GPUs of a machine, with what they are kept in under `folder`.
+
+    `seen`: this process's driver has them; else only processes with their `environment` see them.
+    """
+    found = Boards(library, folder / "boards", count)
+    try:
+        if seen:
+            with found.use():
+                yield found
+        else:
+            yield found
+    finally:
+        found.close()

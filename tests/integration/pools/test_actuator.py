@@ -25,7 +25,7 @@ from pools.actuator.actuator_protocol import MESSAGE_BYTES
 from pools.agent import join_fleet
 from pools.agent.devices.actuator_client import SocketFrequencyActuator
 from tests.fakes.actuator import ActuatorProcess
-from tests.fakes.nvml import NO_PERMISSION, UNKNOWN, Boards, library
+from tests.fakes.nvml import NO_PERMISSION, UNKNOWN, Boards, machine
 from tests.fakes.simnode import ROOT, eventually
 
 PROMISED_S = 10.0  # within which a clock is back, whatever was killed
@@ -40,16 +40,10 @@ while True:
 """
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return library(tmp_path_factory.mktemp("nvml"))
-
-
 @pytest.fixture
-def boards(compiled: Path, tmp_path: Path) -> Iterator[Boards]:
-    found = Boards(compiled, tmp_path / "boards", count=2)
-    yield found
-    found.close()
+def boards(nvml_library: Path, tmp_path: Path) -> Iterator[Boards]:
+    with machine(nvml_library, tmp_path, count=2, seen=False) as found:
+        yield found
 
 
 @pytest.fixture

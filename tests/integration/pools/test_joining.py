@@ -27,7 +27,7 @@ from pools.access.audit import Actor
 from pools.models import AuditEntry, Cluster, Gpu, GpuType, JoinToken, Node, Site
 from pools.registration import join_tokens
 from pools.writes import hash_secret
-from tests.fakes.nvml import Boards, library
+from tests.fakes.nvml import Boards, machine
 from tests.fakes.simnode import ROOT
 
 GPU = {
@@ -169,10 +169,9 @@ def test_token_command_names_the_cluster_when_there_are_several() -> None:
 
 
 @pytest.fixture
-def boards(tmp_path: Path) -> Iterator[Boards]:
-    found = Boards(library(tmp_path), tmp_path / "boards", count=2)
-    yield found
-    found.close()
+def boards(nvml_library: Path, tmp_path: Path) -> Iterator[Boards]:
+    with machine(nvml_library, tmp_path, count=2, seen=False) as found:
+        yield found
 
 
 def command(boards: Boards, *words: str) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,23 +11,10 @@ from pools.agent.devices.energy_check import EnergyCheck
 from pools.agent.devices.gpu_types import gpu_type
 from pools.agent.devices.nvml import NvmlGpuMeter
 from tests.fakes.node import gpu_reading
-from tests.fakes.nvml import NO_PERMISSION, NOT_SUPPORTED, UNKNOWN, Boards, library
+from tests.fakes.nvml import NO_PERMISSION, NOT_SUPPORTED, UNKNOWN, Boards
 from tests.fakes.simnode import eventually
 
 DRIVER_NOT_LOADED = 9
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return library(tmp_path_factory.mktemp("nvml"))
-
-
-@pytest.fixture
-def boards(compiled: Path, tmp_path: Path) -> Iterator[Boards]:
-    found = Boards(compiled, tmp_path / "boards", count=2)
-    with found.use():
-        yield found
-    found.close()
 
 
 @pytest.fixture

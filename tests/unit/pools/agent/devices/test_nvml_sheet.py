@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +13,7 @@ from core.engine.gpu_types import SHIPPED
 from pools.agent.devices.nvml import NvmlGpuMeter
 from pools.agent.devices.nvml_sheet import DriverFigures, lacking, sheet
 from pools.agent.join_fleet import offer
-from tests.fakes.nvml import NOT_SUPPORTED, Boards, library
+from tests.fakes.nvml import NOT_SUPPORTED, Boards
 
 # As the driver reports them: capability, cores, top SM clock, memory clock, bus, NVLinks, PCIe; beside them the data
 # sheet's TFLOP/s and GB/s.
@@ -92,20 +90,6 @@ def test_what_else_is_missing_is_assumed() -> None:
     assert found is not None
     assert (found.f_min, found.f_max, found.link_bw) == (1590.0, 1590.0, 32e9)
     assert "f_min" in found.assumed
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return library(tmp_path_factory.mktemp("nvml"))
-
-
-@pytest.fixture
-def boards(compiled: Path, tmp_path: Path) -> Iterator[Boards]:
-    found = Boards(compiled, tmp_path / "boards", count=2)
-    with found.use():
-        yield found
-    found.close()
-    gpu_types.declare(())
 
 
 def test_joining_machine_offers_a_sheet_of_what_it_does_not_know(boards: Boards) -> None:
