@@ -1,8 +1,13 @@
-"""How many random examples a law takes that is dear: few at each change, many in `make test-thorough`."""
+"""What laws draw from, and how many random examples one takes that is dear: many in `make test-thorough`, else few."""
 
 from __future__ import annotations
 
 from hypothesis import settings
+
+from core.engine.engine_params import MODELS
+
+# Models, each with the TP degrees that its heads can be shared out over.
+SPLITS = [(name, tp) for name in sorted(MODELS) for tp in (1, 2, 4, 8) if not MODELS[name].split_fault(tp)]
 
 
 def thorough() -> bool:

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.engine.engine_model import GPUS, MODELS, EngineModel, UnknownConfiguration, engine_model, gpu
+from core.engine.engine_model import GPUS, EngineModel, UnknownConfiguration, engine_model, gpu
 from core.engine.iteration import Totals
 from core.types import Limits, Source
+from tests.unit.laws import SPLITS
 
 A100_TP4 = engine_model("Llama3-70B", "A100-80GB", 4)
 
@@ -81,16 +82,16 @@ def test_time_and_energy_are_linear_in_context_when_the_batch_is_constant() -> N
 
 
 @given(
-    st.sampled_from(sorted(MODELS)),
+    st.sampled_from(SPLITS),
     st.sampled_from(sorted(GPUS)),
-    st.sampled_from([1, 2, 4, 8]),
     st.floats(min_value=0.0, max_value=1.0),
     st.lists(st.tuples(st.integers(1, 4096), st.integers(0, 4096)), max_size=3),
     st.integers(0, 256),
 )
 def test_iteration_is_physical_when_the_batch_is_anything(
-    model: str, gpu_name: str, tp: int, share: float, prefills: list[tuple[int, int]], decodes: int
+    split: tuple[str, int], gpu_name: str, share: float, prefills: list[tuple[int, int]], decodes: int
 ) -> None:
+    model, tp = split
     if not prefills and not decodes:
         decodes = 1
     params = gpu(gpu_name)
@@ -100,7 +101,7 @@ def test_iteration_is_physical_when_the_batch_is_anything(
     assert params.idle_w < result.gpu_watts <= params.tdp_w
     assert params.f_min <= result.f_eff_mhz <= mhz * (1 + 1e-12)
     assert result.energy_j == pytest.approx(result.watts * result.t_s)
-    assert result.source is Source.MODELLED
+    assert result.source in (Source.MODELLED, Source.DATA_SHEET)
 
 
 @given(st.floats(min_value=0.01, max_value=4.0), st.integers(16, 2048), st.integers(8, 800))

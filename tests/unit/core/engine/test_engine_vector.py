@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.engine.engine_model import ENGINES, GPUS, MODELS, engine_model
+from core.engine.engine_model import ENGINES, GPUS, engine_model
 from core.engine.engine_vector import iterations
 from core.types import Source
+from tests.unit.laws import SPLITS
 
 FIELDS = ("t_s", "watts", "gpu_watts", "f_eff_mhz", "energy_j")
 
 
 @given(
-    st.sampled_from(sorted(MODELS)),
+    st.sampled_from(SPLITS),
     st.sampled_from(sorted(GPUS)),
-    st.sampled_from([1, 2, 4, 8]),
     st.sampled_from(sorted(ENGINES)),
     st.lists(
         st.tuples(
@@ -31,8 +31,9 @@ FIELDS = ("t_s", "watts", "gpu_watts", "f_eff_mhz", "energy_j")
     ),
 )
 def test_arrays_equal_the_scalar_model_when_given_the_same_batches(
-    model: str, gpu: str, tp: int, engine: str, rows: list[tuple[float, int, int, int, int, int]]
+    split: tuple[str, int], gpu: str, engine: str, rows: list[tuple[float, int, int, int, int, int]]
 ) -> None:
+    model, tp = split
     instance = engine_model(model, gpu, tp, engine)
     mhz, new, cached, count, batch, context = (np.array(column) for column in zip(*rows, strict=True))
     found = iterations(

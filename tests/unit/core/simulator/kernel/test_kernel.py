@@ -7,21 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.engine.engine_model import ENGINES, GPUS, MODELS, engine_model
+from core.engine.engine_model import ENGINES, GPUS, engine_model
 from core.simulator.kernel import kernel
 from core.simulator.kernel.simulated import FixedCosts, InstanceSpec
 from core.simulator.kernel.worlds import cost_row
 from tests.oracles.token_by_token import iteration
-from tests.unit.laws import examples
+from tests.unit.laws import SPLITS, examples
 
 QUICK = settings(max_examples=examples(80), deadline=None)
 
 
 @QUICK
 @given(
-    st.sampled_from(sorted(MODELS)),
+    st.sampled_from(SPLITS),
     st.sampled_from(sorted(GPUS)),
-    st.sampled_from([1, 2, 4, 8]),
     st.sampled_from(sorted(ENGINES)),
     st.floats(0.0, 1.2),
     st.lists(st.tuples(st.integers(1, 4000), st.integers(0, 8000)), max_size=3),
@@ -29,8 +28,15 @@ QUICK = settings(max_examples=examples(80), deadline=None)
     st.floats(0, 500_000),
 )
 def test_iteration_equals_the_engine_model_when_batches_are_random(
-    model: str, gpu: str, tp: int, engine: str, share: float, prefills: list[tuple[int, int]], decodes: int, k: float
+    split: tuple[str, int],
+    gpu: str,
+    engine: str,
+    share: float,
+    prefills: list[tuple[int, int]],
+    decodes: int,
+    k: float,
 ) -> None:
+    model, tp = split
     if not prefills and not decodes:
         decodes = 1
     scalar = engine_model(model, gpu, tp, engine)
