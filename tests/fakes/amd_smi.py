@@ -40,10 +40,24 @@ class AmdSmiTemperatureMetric(Enum):
     CURRENT = 0
 
 
+class AmdSmiVramType(Enum):
+    UNKNOWN = 0
+    HBM2E = 3
+    HBM3 = 4
+    GDDR6 = 17
+
+
 @dataclass
 class FakeAmdGpu:
     uuid: str
     name: str = "AMD Instinct MI300X"
+    asic: dict[str, Any] = field(
+        default_factory=lambda: {"num_compute_units": 304, "target_graphics_version": "gfx942"}
+    )
+    vram: dict[str, Any] = field(default_factory=lambda: {"vram_type": 4, "vram_bit_width": 8192})
+    links: list[dict[str, Any]] = field(
+        default_factory=lambda: [{"max_bandwidth": 512, "bit_rate": 32}] * 7 + [{"max_bandwidth": "N/A"}]
+    )
     energy: dict[str, Any] = field(
         default_factory=lambda: {"energy_accumulator": 1_000_000, "counter_resolution": 15.3, "timestamp": 1}
     )
@@ -59,6 +73,7 @@ class FakeAmdSmi:
     AmdSmiException = AmdSmiException
     AmdSmiLibraryException = AmdSmiLibraryException
     AmdSmiClkType = AmdSmiClkType
+    AmdSmiVramType = AmdSmiVramType
     AmdSmiTemperatureType = AmdSmiTemperatureType
     AmdSmiTemperatureMetric = AmdSmiTemperatureMetric
 
@@ -84,8 +99,19 @@ class FakeAmdSmi:
     def amdsmi_get_gpu_device_uuid(self, gpu: FakeAmdGpu) -> str:
         return gpu.uuid
 
-    def amdsmi_get_gpu_asic_info(self, gpu: FakeAmdGpu) -> dict[str, str]:
-        return {"market_name": gpu.name}
+    def amdsmi_get_gpu_asic_info(self, gpu: FakeAmdGpu) -> dict[str, Any]:
+        return {"market_name": gpu.name, **gpu.asic}
+
+    def amdsmi_get_gpu_vram_info(self, gpu: FakeAmdGpu) -> dict[str, Any]:
+        self._fail(gpu, "vram info")
+        return gpu.vram
+
+    def amdsmi_get_link_metrics(self, gpu: FakeAmdGpu) -> dict[str, Any]:
+        self._fail(gpu, "links")
+        return {"num_links": len(gpu.links), "links": gpu.links}
+
+    def amdsmi_get_pcie_info(self, gpu: FakeAmdGpu) -> dict[str, Any]:
+        return {"pcie_static": {"max_pcie_width": 16, "pcie_interface_version": 5}}
 
     def amdsmi_get_gpu_vram_usage(self, gpu: FakeAmdGpu) -> dict[str, int]:
         self._fail(gpu, "vram")

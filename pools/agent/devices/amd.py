@@ -8,15 +8,18 @@ from __future__ import annotations
 import importlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from core.engine import gpu_types
 from core.ports import AdapterError, GpuReading, PermanentError, RetryableError
 from core.units import UJ_PER_J
 
+from .amd_sheet import AmdFigures, lacking, sheet
 from .declared import NoClocks
-from .driver_meter import DriverGpuMeter, Inventory
+from .driver_meter import DriverGpuMeter, Inventory, unknown_type
 from .gpu_types import gpu_type
 from .nvml_device import GpuDescription
 
@@ -24,6 +27,7 @@ T = TypeVar("T")
 
 TIMEOUT_S = 1.0
 REOPEN_S = 60.0  # a library that failed is opened again at this pace
+_BYTES_PER_GBIT = 1e9 / 8.0
 _PASSING = frozenset({8, 15, 30, 40})  # time-out, out of resources, busy, no data: another try may do
 
 
@@ -42,6 +46,7 @@ class AmdGpuMeter(DriverGpuMeter):
         self._smi: Any = None
         self._reopen_s = -math.inf  # monotonic
         self._devices: list[_Device] = []
+        self._types: tuple[gpu_types.GpuType, ...] = ()  # that were known when the GPUs were opened
 
     # -- in the caller's thread --------------------------------------------------------------------
 
@@ -69,6 +74,8 @@ class AmdGpuMeter(DriverGpuMeter):
 
     def _ensure_open(self) -> None:
         if self._smi is not None:
+            if self._types != gpu_types.declared():  # what a GPU's type is may have changed
+                self._open_devices(self._smi)
             return
         if time.monotonic() < self._reopen_s:
             raise RetryableError("AMD's driver is opened again within a minute")
@@ -76,11 +83,15 @@ class AmdGpuMeter(DriverGpuMeter):
         smi = self._load()
         try:
             smi.amdsmi_init()
-            handles = smi.amdsmi_get_processor_handles()
-            self._devices = [_Device(smi, index, handle) for index, handle in enumerate(handles)]
+            self._open_devices(smi)
         except smi.AmdSmiException as error:
             raise _translated(error, "open AMD SMI") from error
         self._smi = smi
+
+    def _open_devices(self, smi: Any) -> None:
+        self._types = gpu_types.declared()
+        handles = smi.amdsmi_get_processor_handles()
+        self._devices = [_Device(smi, index, handle) for index, handle in enumerate(handles)]
 
     def _shut_down(self) -> None:
         smi, self._smi, self._devices = self._smi, None, []
@@ -93,9 +104,7 @@ class AmdGpuMeter(DriverGpuMeter):
             if device.lacks:
                 yield f"{device.description.uuid} does not tell: {', '.join(device.lacks)}"
             if not device.description.catalogued:
-                yield (
-                    f"{device.description.name} is no GPU type of the catalogue: it is metered, but plans leave it out"
-                )
+                yield unknown_type(device.description)
 
 
 class NoAmdClocks(NoClocks):
@@ -112,12 +121,21 @@ class _Device:
         self._smi = smi
         self.handle = handle
         self.lacks: list[str] = []
-        name = str(smi.amdsmi_get_gpu_asic_info(handle)["market_name"])
+        asic = smi.amdsmi_get_gpu_asic_info(handle)
+        name = str(asic["market_name"])
         kind, catalogued = gpu_type(name)
         memory_mib = smi.amdsmi_get_gpu_vram_usage(handle)["vram_total"]
         clocks = self._ask("", lambda: smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.GFX)) or {}
         lowest, highest = _number(clocks.get("min_clk")), _number(clocks.get("max_clk"))
         cap = self._ask("", lambda: smi.amdsmi_get_power_info(handle)) or {}
+        figures = AmdFigures(
+            name=name,
+            memory_bytes=int(memory_mib) << 20,
+            clocks_mhz=() if lowest is None or highest is None else (lowest, highest),
+            tdp_w=_number(cap.get("power_limit")),
+        )
+        if not catalogued:
+            figures = self._figures(figures, asic)
         self.lacks = []
         self.description = GpuDescription(
             index=index,
@@ -125,12 +143,44 @@ class _Device:
             name=name,
             gpu_type=kind,
             catalogued=catalogued,
-            memory_bytes=int(memory_mib) << 20,
-            clocks_mhz=() if lowest is None or highest is None else (lowest, highest),
-            tdp_w=_number(cap.get("power_limit")),
+            memory_bytes=figures.memory_bytes,
+            clocks_mhz=figures.clocks_mhz,
+            tdp_w=figures.tdp_w,
             nvlinks=None,
             mig_slices=None,
+            sheet=None if catalogued else sheet(kind, figures),
+            lacking=() if catalogued else lacking(figures),
         )
+
+    def _figures(self, figures: AmdFigures, asic: Mapping[str, Any]) -> AmdFigures:
+        """Adds what a data sheet is made of."""
+        smi, handle = self._smi, self.handle
+        memory = self._ask("", lambda: smi.amdsmi_get_gpu_vram_info(handle)) or {}
+        clock = self._ask("", lambda: smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.MEM)) or {}
+        links = self._ask("", lambda: smi.amdsmi_get_link_metrics(handle)) or {}
+        static = (self._ask("", lambda: smi.amdsmi_get_pcie_info(handle)) or {}).get("pcie_static", {})
+        generation = _number(static.get("max_pcie_interface_version", static.get("pcie_interface_version")))
+        lanes = _number(static.get("max_pcie_width"))
+        gbit_per_s = sum(_number(link.get("max_bandwidth")) or 0.0 for link in links.get("links", ()))
+        return replace(
+            figures,
+            architecture=str(asic.get("target_graphics_version", "")),
+            compute_units=_number(asic.get("num_compute_units")),
+            memory=self._memory_kind(memory.get("vram_type")),
+            memory_mhz=_number(clock.get("max_clk")),
+            bus_bits=_number(memory.get("vram_bit_width")),
+            link_bytes_per_s=2.0 * gbit_per_s * _BYTES_PER_GBIT or None,  # each is of one direction
+            pcie=(int(generation), int(lanes)) if generation and lanes else None,
+        )
+
+    def _memory_kind(self, value: Any) -> str | None:
+        """Returns HBM3 and the like; the library tells a number of its `AmdSmiVramType`, or its name."""
+        if isinstance(value, str):
+            return value.removeprefix("VRAM_TYPE_")
+        try:
+            return str(self._smi.AmdSmiVramType(value).name)
+        except ValueError:
+            return None
 
     def measure(self) -> GpuReading:
         self.lacks = []

@@ -59,3 +59,11 @@ class DriverGpuMeter(ABC):
 
     @abstractmethod
     def _shut_down(self) -> None: ...
+
+
+def unknown_type(what: GpuDescription) -> str:
+    """Says what becomes of a GPU whose type is not known, and what mends that."""
+    words = f"{what.name} is no GPU type of the catalogue: it is metered, but plans leave it out"
+    if not what.lacking:
+        return words
+    return f"{words}; the driver does not tell its {', '.join(what.lacking)}: enter a GPU type {what.gpu_type}"

@@ -16,9 +16,9 @@ from core.engine import gpu_types
 from core.ports import AdapterError, GpuReading, PermanentError
 from pools.actuator.nvml_errors import STALE, translated
 
-from .driver_meter import DriverGpuMeter, Inventory
+from .driver_meter import DriverGpuMeter, Inventory, unknown_type
 from .energy_check import EnergyCheck
-from .nvml_device import GpuDescription, NvmlDevice
+from .nvml_device import NvmlDevice
 
 logger = logging.getLogger(__name__)
 
@@ -110,11 +110,3 @@ def _remarks(devices: Sequence[NvmlDevice]) -> Iterator[str]:
             )
         if not what.catalogued:
             yield unknown_type(what)
-
-
-def unknown_type(what: GpuDescription) -> str:
-    """Says what becomes of a GPU whose type is not known, and what mends that."""
-    words = f"{what.name} is no GPU type of the catalogue: it is metered, but plans leave it out"
-    if not what.lacking:
-        return words
-    return f"{words}; the driver does not tell its {', '.join(what.lacking)}: enter a GPU type {what.gpu_type}"

@@ -59,7 +59,6 @@ def sheet(gpu_type: str, figures: DriverFigures) -> GpuType | None:
     peak_flops = cores / cores_per_sm * flop * (0.5 if halved else 1.0) * top_mhz * 1e6
     fp8_flops = 2.0 * peak_flops if capability >= _FP8_FROM else 0.0
     fp4_flops = 2.0 * fp8_flops if capability >= _FP4_FROM else 0.0
-    generation, lanes = figures.pcie or _PCIE_LEAST
     assumed = ["peak_flops", "hbm_bw", "link_bw", "idle_w"]
     assumed += [name for name, flops in (("fp8_flops", fp8_flops), ("fp4_flops", fp4_flops)) if flops]
     return GpuType(
@@ -70,7 +69,7 @@ def sheet(gpu_type: str, figures: DriverFigures) -> GpuType | None:
         tdp_w=tdp_w,
         f_max=top_mhz,
         f_min=figures.clocks_mhz[0] if figures.clocks_mhz else top_mhz,
-        link_bw=figures.nvlinks * nvlink if figures.nvlinks else 2.0 * lanes * _PCIE_LANE * 2.0 ** (generation - 1),
+        link_bw=figures.nvlinks * nvlink if figures.nvlinks else pcie_bytes_per_s(figures.pcie),
         like="V100-16GB" if capability < (8, 0) else "A100-80GB" if capability < (9, 0) else "H100-SXM-80GB",
         source="",
         fp8_flops=fp8_flops,
@@ -78,6 +77,12 @@ def sheet(gpu_type: str, figures: DriverFigures) -> GpuType | None:
         nvml=(figures.name,),
         assumed=tuple(assumed if figures.clocks_mhz else [*assumed, "f_min"]),
     )
+
+
+def pcie_bytes_per_s(pcie: tuple[int, int] | None) -> float:
+    """Returns both directions together. `pcie`: generation and lanes; None: the least that such machines have."""
+    generation, lanes = pcie or _PCIE_LEAST
+    return 2.0 * lanes * _PCIE_LANE * 2.0 ** (generation - 1)
 
 
 def lacking(figures: DriverFigures) -> tuple[str, ...]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
+from core.engine import gpu_types
+from core.engine.engine_params import FITTED
+from core.engine.gpu_types import SHIPPED
 from core.ports import PermanentError, RetryableError
 from pools.agent.devices.amd import AmdGpuMeter, NoAmdClocks
+from pools.agent.join_fleet import offer
 from tests.fakes.amd_smi import FakeAmdGpu, FakeAmdSmi
 
 NOT_SUPPORTED, TIMED_OUT, NO_PERMISSION, NO_DRIVER = 2, 8, 10, 34
@@ -95,3 +100,55 @@ def test_extra_is_named_when_the_package_is_not_installed(monkeypatch: pytest.Mo
 
 def test_clocks_are_not_set_when_gpus_are_amds() -> None:
     assert "metered only" in NoAmdClocks().refusal()
+
+
+def test_joining_machine_offers_a_sheet_of_what_it_does_not_know() -> None:
+    """Of an MI300X under another name: near the shipped type's figures."""
+    smi = FakeAmdSmi(FakeAmdGpu("a", name="AMD Instinct MI399X"), FakeAmdGpu("b"))
+    gpus, known = meter(smi), SHIPPED["MI300X-192GB"]
+    first, second = offer("token", "box-1", gpus.inventory()).gpus
+    assert second.sheet is None
+    found = first.sheet
+    assert found is not None
+    assert (found.name, found.source, found.like) == (
+        "AMD-Instinct-MI399X",
+        "as the driver says, node box-1",
+        known.like,
+    )
+    for field in ("peak_flops", "fp8_flops", "hbm_bw", "mem_gb", "tdp_w", "f_max", "f_min", "link_bw"):
+        assert getattr(found, field) == pytest.approx(getattr(known, field), rel=0.01), field
+    assert found.fp4_flops == 0.0
+    assert set(found.assumed) == {"peak_flops", "fp8_flops", "hbm_bw", "link_bw", "idle_w"}
+    found.check(FITTED)
+    gpus.read()
+    assert "MI399X is no GPU type of the catalogue" in "\n".join(gpus.notices())
+    gpu_types.declare([found])  # as its desired state says then
+    try:
+        gpus.read()
+        assert gpus.notices() == ()
+    finally:
+        gpu_types.declare(())
+
+
+@pytest.mark.parametrize(
+    ("changes", "lacks"),
+    [
+        ({"asic": {"num_compute_units": 304, "target_graphics_version": "gfx1500"}}, ["FLOP/s"]),
+        ({"vram": {"vram_type": 0, "vram_bit_width": 8192}}, ["memory bandwidth"]),
+        ({"vram": {"vram_type": "VRAM_TYPE_DDR4", "vram_bit_width": 8192}}, ["memory bandwidth"]),
+        ({"fails": {"vram info": NOT_SUPPORTED}}, ["memory bandwidth"]),
+        ({"power": {"power_limit": "N/A"}}, ["TDP"]),
+    ],
+)
+def test_what_the_driver_does_not_tell_is_named(changes: dict[str, Any], lacks: list[str]) -> None:
+    gpus = meter(FakeAmdSmi(FakeAmdGpu("a", name="AMD Instinct MI399X", **changes)))
+    (gpu,) = offer("token", "box-1", gpus.inventory()).gpus
+    assert (gpu.sheet, gpu.lacking) == (None, lacks)
+    gpus.read()
+    assert f"does not tell its {lacks[0]}: enter a GPU type AMD-Instinct-MI399X" in "\n".join(gpus.notices())
+
+
+def test_links_are_pcie_where_there_are_no_others() -> None:
+    (gpu,) = meter(FakeAmdSmi(FakeAmdGpu("a", name="AMD Radeon X", links=[]))).inventory().gpus
+    assert gpu.sheet is not None
+    assert gpu.sheet.link_bw == pytest.approx(128e9, rel=0.01)  # generation 5, 16 lanes, both directions
