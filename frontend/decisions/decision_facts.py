@@ -12,6 +12,7 @@ from frontend import formats
 
 Clock = Callable[[float], str]
 MAX_COLUMNS = 14
+_AS_MUCH = 0.0005  # of a figure: what a difference in percent, to one decimal, shows as none
 FIRST = ("name", "label")  # what a record is called: its first column
 REASONS = {
     "optimal": "the solver proved that no plan does better",
@@ -104,8 +105,8 @@ def _add(name: str, value: Any, clock: Clock, facts: list[Fact], tables: list[Ta
 
 
 def _add_records(name: str, records: Sequence[Mapping[str, Any]], clock: Clock, tables: list[Table]) -> None:
-    """Adds a table with a row for each record; lists inside a record get tables of their own, named after it."""
-    inner = {key for record in records for key, value in record.items() if _is_records(value)}
+    """Adds a table with a row for each record; records inside a record get tables of their own, named after it."""
+    inner = {key for record in records for key, value in record.items() if _inner(value)}
     keys = list(dict.fromkeys(key for record in records for key in record if key not in inner))
     keys.sort(key=lambda key: key not in FIRST)
     if [key for key in keys if key not in FIRST]:
@@ -113,8 +114,15 @@ def _add_records(name: str, records: Sequence[Mapping[str, Any]], clock: Clock, 
     for n, record in enumerate(records, start=1):
         label = next((str(record[key]) for key in FIRST if record.get(key)), str(n))
         for key in sorted(inner & set(record)):
-            if _is_records(record[key]):
-                _add_records(f"{name}: {label}, {formats.words(key)}", record[key], clock, tables)
+            if found := _inner(record[key]):
+                _add_records(f"{name}: {label}, {formats.words(key)}", found, clock, tables)
+
+
+def _inner(value: object) -> Sequence[Mapping[str, Any]]:
+    """Returns the records that a list is, or that a mapping has by their names; empty: the value is neither."""
+    if isinstance(value, Mapping) and value and all(isinstance(row, Mapping) for row in value.values()):
+        return [{"name": key, **row} for key, row in value.items()]
+    return value if isinstance(value, (list, tuple)) and _is_records(value) else ()
 
 
 def _records(name: str, keys: Sequence[str], records: Sequence[Mapping[str, Any]], clock: Clock) -> Table:
@@ -242,6 +250,8 @@ def why_not_cheaper(records: Sequence[Mapping[str, Any]], objective: str = "") -
 def _weighed(known: Sequence[Mapping[str, Any]], name: str, word: str, own: float) -> str:
     least = min(known, key=lambda record: float(record[name]))
     label, share = least.get("label", "another"), float(least[name]) / own - 1.0
+    if abs(share) < _AS_MUCH:
+        return f"Nothing that was weighed takes less {word}: the next best, {label}, takes as much."
     if share >= 0:
         return (
             f"Nothing that was weighed takes less {word}: the next best, {label}, takes {formats.percent(share)} more."

@@ -23,6 +23,7 @@ from frontend.charts.plot_style import Figure, Look
 
 SYMBOLS = {"measured": "circle", "published": "square", "modelled": "diamond-open"}
 CLOCKS = 9
+_NEAR = 0.15  # of an axis: a label of some six characters
 DEGREES = (1, 2, 4, 8)
 
 
@@ -88,7 +89,7 @@ def frontier(points: Sequence[Point], look: Look, latency: str, class_name: str)
                 "x": [p.latency_s for p in own],
                 "y": [p.energy_j for p in own],
                 "text": [p.label.rpartition("/")[2] for p in own],
-                "textposition": ["top right" if p in line else "bottom right" for p in own],  # two modes may be close
+                "textposition": [_label_place(p, points, p in line) for p in own],
                 "cliponaxis": False,
                 "textfont": {"size": 11, "color": look.theme.muted},
                 "marker": {
@@ -117,6 +118,20 @@ def frontier(points: Sequence[Point], look: Look, latency: str, class_name: str)
     header = ("mode", "class", "kind", "source", "energy_j_per_request", f"{latency.lower()}_s", "max_rps")
     body = ((p.label, p.request_class, p.kind, p.source, p.energy_j, p.latency_s, p.max_rps) for p in points)
     return figure, csv_text(header, body)
+
+
+def _label_place(point: Point, points: Sequence[Point], leads: bool) -> str:
+    """Returns where a point's label hides no other point. `leads`: it is on the frontier, with its line above."""
+    wide, high = max(p.latency_s for p in points), max(p.energy_j for p in points)
+    beside = any(
+        p is not point
+        and 0.0 <= p.latency_s - point.latency_s < _NEAR * wide
+        and abs(p.energy_j - point.energy_j) < _NEAR * high
+        for p in points
+    )
+    if beside:
+        return "bottom left"
+    return "top right" if leads else "bottom right"
 
 
 @cached(maxsize=256)

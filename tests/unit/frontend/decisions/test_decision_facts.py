@@ -53,6 +53,13 @@ def test_records_within_records_get_tables_of_their_own():
     assert [cell.number for cell in table.rows[0]] == [False, True, False, False]
 
 
+def test_records_by_name_within_records_get_tables_of_their_own():
+    profiles = {"SS A100/TP2": {"max_rps": 5.0, "source": "interpolated"}, "SS A100/TP4": {"max_rps": 9.0}}
+    (table,) = decision_facts.readable({"partitions": [{"name": "cut-a", "profiles": profiles}]}, clock).tables
+    assert table.title == "partitions: cut-a, profiles"
+    assert texts(table)[1:] == [["SS A100/TP2", "5 req/s", "interpolated"], ["SS A100/TP4", "9 req/s", "\u2013"]]
+
+
 def test_chosen_alternative_comes_first_and_unknown_columns_are_left_out():
     table = decision_facts.alternatives(
         [

@@ -88,6 +88,15 @@ def test_frontier_has_no_point_that_another_beats_when_points_are_mixed() -> Non
     assert [p.label for p in frontier.on_frontier(points)] == ["fast", "mid", "slow"]
 
 
+def test_label_hides_no_point_when_two_modes_are_close() -> None:
+    def point(label: str, energy_j: float, latency_s: float) -> frontier.Point:
+        return frontier.Point(label, "p/LL", "A100-80GB", "published", "made up", energy_j, latency_s, 1.0)
+
+    points = [point("x/TP8", 92.0, 2.1), point("x/TP2", 39.0, 7.4), point("y/TP4", 43.0, 8.0)]
+    drawn, _ = frontier.frontier(points, LOOK, "E2E", "LL")
+    assert drawn["data"][1]["textposition"] == ["top right", "bottom left", "bottom right"]
+
+
 def test_field_is_blank_where_no_rate_keeps_the_limits_when_the_model_is_large() -> None:
     cells = frontier.grid("Llama3-70B", "A100-80GB", "vllm-v1", 512.0, 256.0, Limits(tpot_s=0.06))
     assert all(cell.energy_per_token_j is None for cell in cells if cell.tp == 1)
@@ -106,6 +115,10 @@ def alternative(label: str, grams: float, **more: object) -> dict[str, object]:
         (
             alternative("TP8", 80.0, feasible=False, failed="capacity of class LL"),
             "TP8 would take 20.0\u00a0% less carbon, but it was ruled out: capacity of class LL.",
+        ),
+        (
+            alternative("TP8", 100.0001),
+            "Nothing that was weighed takes less carbon: the next best, TP8, takes as much.",
         ),
         (
             alternative("TP8", 150.0),
