@@ -81,7 +81,7 @@ def parameters(shape: ModelParams, what: str = "") -> str:
 
 
 def _large(value: float) -> str:
-    """Three digits, and all that stand before the point."""
+    """Writes three digits, and all that stand before the point."""
     return f"{value:,.0f}" if value >= 1000.0 else f"{value:.3g}"
 
 

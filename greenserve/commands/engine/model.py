@@ -80,7 +80,7 @@ def _shape(place: str, shape: ModelParams) -> str:
 
 
 def _table(fits: Sequence[Fit]) -> list[str]:
-    """A row for each GPU type; beside it why there is no room on the most of its GPUs that have none."""
+    """Returns a row for each GPU type; beside it why there is no room on the most of its GPUs that have none."""
     lines = [f"{'Tokens of KV cache on':<22}" + "".join(f"{degree:>11}" for degree in DEGREES) + "  GPUs"]
     by_gpu: dict[str, dict[int, Fit]] = {}
     for one in fits:
