@@ -41,7 +41,7 @@ def newcomer(fleet: seed.Seeded) -> Iterator[Site]:
     site.delete()
 
 
-@pytest.mark.parametrize("phone", [False, True])
+@pytest.mark.parametrize("phone", [False, pytest.param(True, marks=pytest.mark.slow("the same on a phone"))])
 def test_ticks_have_dates_when_a_range_is_seven_days(signed_in: SignIn, phone: bool) -> None:
     page = signed_in(**({"viewport": PHONE} if phone else {}))
     page.goto("/?range=7d")

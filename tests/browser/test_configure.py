@@ -74,6 +74,7 @@ def test_rows_are_tried_and_stored_when_they_are_imported(operator: Page) -> Non
     assert Site.objects.get(name="tromso").pue == 1.2
 
 
+@pytest.mark.slow("the journeys of both, in one")
 def test_loop_is_paused_and_site_drained_when_a_person_overrides(
     operator: Page, fleet: seed.Seeded, picture: Callable[[Page, str], None]
 ) -> None:
@@ -170,6 +171,7 @@ def test_clock_stays_as_it_was_when_a_decision_is_undone(operator: Page, fleet: 
     assert made.ended_at is not None
 
 
+@pytest.mark.slow("its page is tested without a browser")
 def test_consequences_are_shown_for_each_when_several_are_changed(operator: Page, fleet: seed.Seeded) -> None:
     ids = "&".join(f"id={site.pk}" for site in fleet.sites)
     operator.goto(f"/configure/sites/bulk/?{ids}&field=power_cap_w")
@@ -209,14 +211,17 @@ def waiting(service: Service) -> Approval:
     )
 
 
+OTHER_PAGES = pytest.mark.slow("pages like those that are looked at each time")
+
+
 @pytest.mark.parametrize(
     ("name", "path"),
     [
-        ("configure", "/configure/"),
-        ("configure-sites", "/configure/sites/"),
-        ("configure-service", "/configure/services/{service}/"),
+        pytest.param("configure", "/configure/", marks=OTHER_PAGES),
+        pytest.param("configure-sites", "/configure/sites/", marks=OTHER_PAGES),
+        pytest.param("configure-service", "/configure/services/{service}/", marks=OTHER_PAGES),
         ("configure-policy", "/configure/services/{service}/policy/?preset=dynamollm"),
-        ("setup", "/setup/"),
+        pytest.param("setup", "/setup/", marks=OTHER_PAGES),
         ("overrides", "/overrides/"),
     ],
 )

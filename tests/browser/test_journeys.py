@@ -198,6 +198,7 @@ def test_site_is_drained_when_a_plan_is_overridden(journey: Journey, fleet: seed
     journey.ends("Override a plan")
 
 
+@pytest.mark.slow("a report is made and read in test_reports.py")
 def test_report_is_read_when_finance_asks_for_a_day(
     journey: Journey, settled: seed.Seeded, settings: Any, tmp_path: Path
 ) -> None:
@@ -218,6 +219,7 @@ def test_report_is_read_when_finance_asks_for_a_day(
     journey.ends("Make a report")
 
 
+@pytest.mark.slow("a study is made in test_whatif.py")
 def test_policies_are_compared_when_a_study_of_todays_fleet_is_started(
     journey: Journey, fleet: seed.Seeded, worker: list[threading.Thread]
 ) -> None:

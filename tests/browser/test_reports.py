@@ -111,6 +111,7 @@ def test_bill_is_turned_over_and_searched_in_its_place(
     accessible(page)
 
 
+@pytest.mark.slow("rights are tested without a browser")
 def test_viewer_reads_and_cannot_sign_when_a_report_is_made(made: Report, signed_in: SignIn) -> None:
     page = signed_in("viewer")
     page.goto(f"/reports/{made.pk}/")

@@ -151,6 +151,7 @@ def test_an_experiment_says_what_it_lacks_when_it_is_started(
     accessible(page)
 
 
+@pytest.mark.slow("an experiment in a browser")
 def test_an_experiment_has_figures_when_its_requests_are_generated(
     laboratory: None,
     page: Page,

@@ -50,6 +50,7 @@ def _alerts() -> list[Alert]:
     return rows
 
 
+@pytest.mark.slow("alerts of a whole product: one is acknowledged in test_journeys.py")
 def test_alerts_are_seen_acknowledged_and_silenced_in_a_browser(base: str, artifacts: Path) -> None:
     seeded = seed.everything(minutes=6)
     seed.well(seeded.now.timestamp() + 120)

@@ -145,6 +145,7 @@ def test_overview_draws_four_charts_and_leads_to_a_decision_when_there_is_histor
     in_thread(work)
 
 
+@pytest.mark.slow("every page, dark and narrow")
 def test_pages_hold_together_when_dark_and_when_narrow(base: str, artifacts: Path) -> None:
     seed.everything()  # and nothing in Redis: no process is known
 

@@ -222,7 +222,9 @@ def test_policy_is_in_force_soon_after_it_was_set(quiet: Product, client: openai
     assert quiet.sql(failed, since) == []
 
 
-@pytest.mark.parametrize("name", ["gateway", "ingester", "redis"])
+@pytest.mark.parametrize(
+    "name", ["gateway", "ingester", pytest.param("redis", marks=pytest.mark.slow("all wait for Redis"))]
+)
 def test_process_is_back_and_nothing_finished_is_lost_when_it_is_killed(
     quiet: Product, client: openai.OpenAI, name: str
 ) -> None:

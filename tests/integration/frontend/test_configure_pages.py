@@ -7,11 +7,11 @@ from django.urls import reverse
 from django.utils import timezone
 
 from core.engine.gpu_types import SHIPPED
-from core.policy.presets import PRESETS
 from pools import demo
 from pools.models import GpuType, Node, Pool, Service, Site
 from scheduler.models import Decision, LoopPause, Override, ServiceMode
 from scheduler.operations.configure import registry
+from tests.integration.scheduler.each_preset import PARAMETERS
 
 pytestmark = pytest.mark.django_db
 CONFIRMED = {"confirmed": "yes"}
@@ -45,7 +45,7 @@ def test_every_kind_has_its_pages_when_an_administrator_looks(service, admin_cli
             assert admin_client.get(reverse("configure-delete", args=[kind, row.pk])).status_code == 200
 
 
-@pytest.mark.parametrize("format", ["csv", "yaml"])
+@pytest.mark.parametrize("format", ["csv", pytest.param("yaml", marks=pytest.mark.slow("the same in another format"))])
 def test_nothing_changes_when_an_export_is_imported(service, admin_client, format):
     GpuType.of_sheet(replace(SHIPPED["L40S-48GB"], name="Ours")).save()
     fleet = ("sites", "clusters", "nodes", "gpu-types", "gpus", "feeds")
@@ -202,7 +202,7 @@ def test_addresses_of_0_1_are_answered_for_one_version(service, admin_client):
     assert not Override.objects.filter(ended_at=None).exists()
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", PARAMETERS.values())
 def test_form_of_a_preset_sets_nothing_otherwise_when_it_is_saved_as_it_came(service, admin_client, preset):
     address = reverse("configure-policy", args=[service.pk])
     shown = admin_client.get(address, {"preset": preset}).context["knobs"]

@@ -445,6 +445,7 @@ def test_requests_carry_their_id_into_the_trail(client):
 # -- production ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow("a process of its own")
 def test_deploy_check_is_clean_with_the_production_settings(tmp_path):
     names = {"GREENSERVE_DEMO": "0", "GREENSERVE_HTTPS": "1", "GREENSERVE_PROXIES": "1"}
     names |= {"GREENSERVE_WEB_NAMES": "greenserve.example.org", "GREENSERVE_VAR": str(tmp_path)}

@@ -111,6 +111,7 @@ def test_start_goes_well_when_a_stale_lock_names_a_living_stranger(var_dir: Path
         stranger.wait()
 
 
+@pytest.mark.slow("a database is left behind")
 def test_abandoned_server_is_ended_when_another_is_started(var_dir: Path) -> None:
     first = start(postgres_server.spec(var_dir, durable=False), var_dir)
     second = start(postgres_server.spec(var_dir, durable=False), var_dir)
@@ -144,6 +145,7 @@ def test_one_line_says_what_to_do_when_the_data_folder_cannot_be_used(
     assert "\n" not in message
 
 
+@pytest.mark.slow("a database is made twice")
 def test_data_of_a_deleted_folder_is_set_aside_when_the_folder_is_made_anew(var_dir: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("an ordinary user's data lies in the folder itself")
@@ -157,6 +159,7 @@ def test_data_of_a_deleted_folder_is_set_aside_when_the_folder_is_made_anew(var_
     assert len(list(server_folders.folders_of(var_dir).postgres_home.glob("data.2*"))) == 1
 
 
+@pytest.mark.slow("a database that does not start")
 def test_start_fails_with_the_servers_own_words_when_it_ends_at_once(var_dir: Path) -> None:
     start(postgres_server.spec(var_dir, durable=False), var_dir).stop()
     control = server_folders.folders_of(var_dir).postgres_data / "global" / "pg_control"
@@ -165,6 +168,7 @@ def test_start_fails_with_the_servers_own_words_when_it_ends_at_once(var_dir: Pa
         start(postgres_server.spec(var_dir, durable=False), var_dir)
 
 
+@pytest.mark.slow("a database is made and left behind")
 def test_lock_stays_when_an_old_servers_process_still_works_in_the_data(
     var_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,23 +64,26 @@ MANAGE = (sys.executable, "manage.py")
 
 @pytest.mark.parametrize(
     "words",
-    [
-        pytest.param(words, marks=pytest.mark.slow("as others") if n > 2 else ())
-        for n, words in enumerate(NEED_DATABASE)
-    ],
+    [pytest.param(words, marks=pytest.mark.slow("as others") if n else ()) for n, words in enumerate(NEED_DATABASE)],
 )
 def test_command_names_the_remedy_when_the_database_is_away(tmp_path: Path, words: str) -> None:
     plain(run((str(GREENSERVE),), words, tmp_path, **AWAY), "greenserve up", "DATABASE_URL")
 
 
-@pytest.mark.parametrize("words", DJANGO)
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(words, marks=() if words == "migrate" else pytest.mark.slow("as others")) for words in DJANGO],
+)
 def test_django_command_names_the_remedy_and_logs_when_the_database_is_away(tmp_path: Path, words: str) -> None:
     done = run(MANAGE, words, tmp_path, **AWAY)
     plain(done, "manage.py: the database does not answer", str(tmp_path / "var" / "log" / "errors.log"))
     assert "OperationalError" in (tmp_path / "var" / "log" / "errors.log").read_text()
 
 
-@pytest.mark.parametrize(("option", "variables"), [("--traceback", {}), ("", {"GREENSERVE_DEBUG": "1"})])
+@pytest.mark.parametrize(
+    ("option", "variables"),
+    [pytest.param("--traceback", {}, marks=pytest.mark.slow("as the variable")), ("", {"GREENSERVE_DEBUG": "1"})],
+)
 def test_traceback_is_shown_when_it_is_asked_for(tmp_path: Path, option: str, variables: dict[str, str]) -> None:
     assert "Traceback" in run(MANAGE, f"showmigrations {option}", tmp_path, **AWAY, **variables).stderr
 

@@ -300,15 +300,18 @@ def test_batches_are_listed_page_by_page_and_belong_to_their_tenant(bench: Bench
             ask()
 
 
+OTHERS = pytest.mark.slow("refused as others are")
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"endpoint": "/v1/embeddings"}, "endpoint"),
         ({"completion_window": "soon"}, "completion_window"),
-        ({"completion_window": "30s"}, "completion_window"),
-        ({"completion_window": "15d"}, "completion_window"),
+        pytest.param({"completion_window": "30s"}, "completion_window", marks=OTHERS),
+        pytest.param({"completion_window": "15d"}, "completion_window", marks=OTHERS),
         ({"input_file_id": ""}, "input_file_id"),
-        ({"metadata": {"a": "x" * 513}}, "metadata"),
+        pytest.param({"metadata": {"a": "x" * 513}}, "metadata", marks=OTHERS),
         ({"metadata": {"a": "\0"}}, "metadata"),
         ({"output_expires_after": {"anchor": "created_at", "seconds": 1}}, "output_expires_after"),
     ],
@@ -576,6 +579,7 @@ def test_fewer_lines_are_under_way_when_others_wait(service: Service) -> None:
     assert lane.most_in_flight == 4.0, "not known: it stays"
 
 
+@pytest.mark.slow("it waits for its gateway")
 def test_refused_lines_come_again_when_the_gateway_says_so(service: Service) -> None:
     made_batch(service, 3)
     answers = iter([429, 503, 401, 200, 200, 200])

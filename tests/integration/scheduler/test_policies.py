@@ -39,7 +39,7 @@ from telemetry.models import InstanceSample
 from telemetry.storage import time_partitions
 from tests.fakes.house import moment, published_fleet, refresh_feeds, report, report_all, requests_came, start_instance
 
-from .each_preset import EACH
+from .each_preset import EACH, few
 
 pytestmark = pytest.mark.django_db
 LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
@@ -125,7 +125,7 @@ def test_every_loop_runs_when_a_policy_is_in_force(service, redis_client, now, n
     assert again
 
 
-@EACH
+@few("greenserve_epochs", "greenserve", "freesh", "dynamollm")
 def test_loops_leave_no_row_or_hold_when_nothing_changes(service, redis_client, now, name):
     """A second turn on the same fleet and load: a loop without a choice leaves no row, and nobody restarts."""
     set_policy(service, name)
@@ -154,7 +154,7 @@ def test_loops_leave_no_row_or_hold_when_nothing_changes(service, redis_client, 
         assert set(Instance.objects.filter(desired="running").values_list("uid", flat=True)) == before
 
 
-@EACH
+@few("greenserve_epochs", "greenserve", "freesh", "dynamollm")
 def test_gateways_keep_the_limits_that_plans_keep(service, redis_client, now, name):
     set_policy(service, name)
     requests_came(now, count=300, over_s=100)
@@ -474,6 +474,7 @@ def wanted(service):
     return sum(sum(pool.workers.values()) for pool in service.pools.all())
 
 
+@pytest.mark.slow("hours of a baseline")
 def test_fleet_grows_under_load_and_shrinks_when_idle_by_thresholds(service, redis_client, now):
     set_policy(service, "threshold", scale_period_s=300.0, shard_period_s=100.0)
     requests_came(now, count=60, over_s=60)
@@ -507,6 +508,7 @@ def test_fleet_grows_under_load_and_shrinks_when_idle_by_thresholds(service, red
     assert [step for step in again if not step.same] == []
 
 
+@pytest.mark.slow("hours of a baseline")
 def test_class_is_helped_between_scale_epochs_by_thresholds(service, redis_client, now):
     at = moment(now.timestamp() // 1800 * 1800 + 10.0)
     report_all(redis_client, at=at)

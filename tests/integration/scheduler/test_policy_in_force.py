@@ -23,7 +23,7 @@ from scheduler.models import ControlMode, ServiceMode
 from scheduler.operations import approvals, pauses
 from tests.fakes.house import refresh_feeds, report_all, requests_came
 
-from .each_preset import EACH
+from .each_preset import few
 
 pytestmark = pytest.mark.django_db
 LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
@@ -61,7 +61,7 @@ def clocks(at: datetime) -> Iterator[tuple[str, bool, float | None]]:
             yield item.clock.policy, item.clock.advise, item.clock.floor_mhz
 
 
-@EACH
+@few("freesh", "greenserve", "dynamollm")
 def test_messages_are_the_same_byte_for_byte_when_control_mode_and_configured_policy_change(
     service: Service, operator: Actor, now: datetime, name: str
 ) -> None:
@@ -84,7 +84,14 @@ def test_messages_are_the_same_byte_for_byte_when_control_mode_and_configured_po
     assert messages(now) != before
 
 
-@pytest.mark.parametrize("name", ["freesh", "greenserve", "dynamollm", "throttllem"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "freesh",
+        "greenserve",
+        *(pytest.param(n, marks=pytest.mark.slow("other presets")) for n in ("dynamollm", "throttllem")),
+    ],
+)
 def test_policy_in_force_goes_on_when_another_one_advises(
     service: Service, operator: Actor, redis_client: redis.Redis, now: datetime, name: str
 ) -> None:
@@ -108,7 +115,14 @@ def test_policy_in_force_goes_on_when_another_one_advises(
     assert {(rule, advise) for rule, advise, _ in clocks(at)} == {(PRESETS[name].knobs.clock, False)}
 
 
-@pytest.mark.parametrize("name", ["freesh", "greenserve", "dynamollm", "single_pool"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "freesh",
+        "greenserve",
+        *(pytest.param(n, marks=pytest.mark.slow("other presets")) for n in ("dynamollm", "single_pool")),
+    ],
+)
 def test_nothing_changes_when_a_plan_of_another_policy_waits_until_it_is_approved(
     service: Service, operator: Actor, redis_client: redis.Redis, now: datetime, name: str
 ) -> None:

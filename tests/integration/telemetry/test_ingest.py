@@ -371,6 +371,7 @@ def ingesters(django_db_setup) -> Iterator[Nursery]:
         yield opened
 
 
+@pytest.mark.slow("processes that are killed")
 @pytest.mark.django_db(transaction=True)
 def test_batch_is_written_once_when_the_process_is_killed_again_and_again(redis_client, instance, ingesters):
     """The ingester under kill -9 while messages pour in: every sample once, and SIGTERM ends it cleanly."""

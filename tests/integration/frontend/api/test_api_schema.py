@@ -230,7 +230,10 @@ def _may_be_null(model: Any, source: str) -> bool:
 
 
 @pytest.mark.parametrize("half", [0, 1])
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(
+    "role",
+    [pytest.param(r, marks=() if r in ("viewer", "administrator") else pytest.mark.slow("other roles")) for r in ROLES],
+)
 def test_answers_are_as_described_and_within_the_role(document, bearer, role, half):
     """All addresses; of what operators own, which one view serves, a part for each role."""
     mine = set(itertools.islice(VIEWSETS, ROLES.index(role), None, len(ROLES)))

@@ -20,7 +20,7 @@ from pools.writes import find_key
 SCRIPT = ROOT / "scripts" / "fleet_by_rest.py"
 
 
-@pytest.mark.parametrize("demo", [False, True])
+@pytest.mark.parametrize("demo", [False, pytest.param(True, marks=pytest.mark.slow("beside a demo"))])
 @pytest.mark.django_db(transaction=True)
 def test_script_sets_up_a_fleet_and_changes_nothing_when_run_again(live_server, tmp_path, redis_client, demo):
     user, _ = people.create(Actor(), "setup", "administrator", password="a long pass phrase")

@@ -44,6 +44,7 @@ def test_clock_returns_to_the_top_when_the_agent_is_killed(bench: Bench) -> None
     assert bench.ready("a").url == url
 
 
+@pytest.mark.slow("a node that is killed")
 def test_instance_is_back_and_counters_go_on_when_the_node_is_killed(bench: Bench) -> None:
     bench.want(desired("a", [0, 1]))
     first = bench.ready("a")

@@ -119,7 +119,9 @@ PROMPTS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("split", ["prompt", "any"])
-@pytest.mark.parametrize(("path", "prompt"), PROMPTS)
+@pytest.mark.parametrize(
+    ("path", "prompt"), [*PROMPTS[1:], pytest.param(*PROMPTS[0], marks=pytest.mark.slow("as others"))]
+)
 async def test_split_request_reads_as_one_engine_would_have_written_it(
     pair: Pair, split: str, path: str, prompt: dict[str, Any]
 ) -> None:
