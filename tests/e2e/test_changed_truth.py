@@ -72,14 +72,6 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
         yield found
 
 
-LATE = """
-SELECT r.instance_uid::text, coalesce(i.gpu_type || ' x ' || i.tp, ''), r.route_reason, r.slo_failed, count(*),
-       max(r.ttft_s), max(r.queue_s), max(r.tpot_s), max(r.e2e_s), min(r.started_at)::text, max(r.started_at)::text
-FROM telemetry_requestrecord r LEFT JOIN pools_instance i ON i.uid = r.instance_uid
-WHERE r.started_at >= %s AND r.started_at < %s AND NOT r.slo_met GROUP BY 1, 2, 3, 4
-"""
-
-
 def tell(product: Product, slower: float, hungrier: float) -> None:
     """Makes it the truth of all nodes."""
     ports = json.loads((product.var_dir / "run" / "simnodes.json").read_text())
