@@ -148,7 +148,7 @@ def test_engines_that_change_are_followed_within_ten_minutes(product: Product) -
 
 
 def test_wrong_profile_is_healed_by_what_is_served(product: Product) -> None:
-    """Of each configuration that serves: plans may leave one that is said to be slow, and then nothing is seen of it."""
+    """Of all configurations that serve: plans may leave one that is said to be slow; then nothing is seen of it."""
     tell(product, 1.0, 1.0)
     keys = in_force(product).keys()
     for _, gpu, tp, engine in keys:
