@@ -103,6 +103,7 @@ def test_loop_is_paused_and_site_drained_when_a_person_overrides(
     assert Override.objects.filter(ended_at=None).count() == 0
 
 
+@pytest.mark.slow("approval is tested without a browser")
 def test_plan_is_answered_when_it_waits_for_approval(operator: Page, fleet: seed.Seeded) -> None:
     waiting(fleet.service)
     operator.goto("/overrides/")
@@ -140,6 +141,7 @@ def test_clocks_only_advise_until_a_floor_is_approved(operator: Page, fleet: see
     assert Override.objects.get(ended_at=None).value == {"floor_mhz": 1310.0}
 
 
+@pytest.mark.slow("undoing is tested without a browser")
 def test_clock_stays_as_it_was_when_a_decision_is_undone(operator: Page, fleet: seed.Seeded) -> None:
     instance = fleet.instances[0]
     decision = Decision.objects.create(
@@ -222,7 +224,7 @@ OTHER_PAGES = pytest.mark.slow("pages like those that are looked at each time")
         pytest.param("configure-service", "/configure/services/{service}/", marks=OTHER_PAGES),
         ("configure-policy", "/configure/services/{service}/policy/?preset=dynamollm"),
         pytest.param("setup", "/setup/", marks=OTHER_PAGES),
-        ("overrides", "/overrides/"),
+        pytest.param("overrides", "/overrides/", marks=OTHER_PAGES),
     ],
 )
 def test_page_holds_up_when_it_is_looked_at(
@@ -238,6 +240,7 @@ def test_page_holds_up_when_it_is_looked_at(
     picture(operator, name)
 
 
+@pytest.mark.slow("rights are tested without a browser")
 def test_nothing_can_be_changed_when_a_viewer_looks(signed_in: Callable[..., Page]) -> None:
     viewer = signed_in("viewer")
     viewer.goto("/configure/sites/")

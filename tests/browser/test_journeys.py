@@ -140,6 +140,7 @@ def test_state_of_the_fleet_is_seen_when_the_overview_opens(journey: Journey, fl
     journey.ends("State of the fleet")
 
 
+@pytest.mark.slow("one of the journeys that only read")
 def test_carbon_of_a_tenant_is_seen_when_its_name_is_clicked(journey: Journey, settled: seed.Seeded) -> None:
     tenant = settled.tenants[0]
     journey.click(journey.page.get_by_role("link", name=tenant.label, exact=True))
@@ -183,6 +184,7 @@ def test_loop_is_paused_when_the_change_of_power_is_confirmed(journey: Journey, 
     journey.ends("Pause a loop")
 
 
+@pytest.mark.slow("draining is tested without a browser")
 def test_site_is_drained_when_a_plan_is_overridden(journey: Journey, fleet: seed.Seeded) -> None:
     site = fleet.sites[1]
     journey.rail("Overrides")
@@ -243,6 +245,7 @@ def test_policies_are_compared_when_a_study_of_todays_fleet_is_started(
     journey.ends("Compare policies")
 
 
+@pytest.mark.slow("joining is tested without a browser")
 def test_node_says_what_to_paste_when_it_is_added(journey: Journey, fleet: seed.Seeded) -> None:
     page = journey.page
     journey.rail("Nodes")

@@ -50,6 +50,7 @@ def test_rail_keeps_range_and_zone_when_they_stand_in_the_url(page: Page, fleet:
     assert set(links) == {"?range=1h&zone=UTC"}
 
 
+@pytest.mark.slow("fifty sites")
 def test_chart_shows_six_sites_and_leads_to_the_rest_when_there_are_fifty(
     signed_in: SignIn, crowd: None, fleet: seed.Seeded
 ) -> None:

@@ -72,6 +72,7 @@ def test_report_is_made_and_read_when_finance_asks(
     picture(page, "report")
 
 
+@pytest.mark.slow("signing is tested without a browser")
 def test_report_is_downloaded_and_signed_when_it_is_finished(
     made: Report, signed_in: SignIn, accessible: Callable[[Page], None], picture: Callable[[Page, str], None]
 ) -> None:
@@ -89,6 +90,7 @@ def test_report_is_downloaded_and_signed_when_it_is_finished(
     picture(page, "reports")
 
 
+@pytest.mark.slow("a second report in a browser")
 def test_bill_is_turned_over_and_searched_in_its_place(
     made: Report, signed_in: SignIn, accessible: Callable[[Page], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

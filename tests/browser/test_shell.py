@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Page
 
 from tests.browser.conftest import PHONE, SignIn
 
 
+@pytest.mark.slow("every page by its key")
 def test_keys_lead_from_page_to_page_when_g_is_pressed_first(page: Page, accessible: Callable[[Page], None]) -> None:
     page.goto("/health/")
     assert page.locator("#rail [aria-current=page]").inner_text() == "Health"

@@ -102,6 +102,7 @@ def test_a_dot_opens_its_run_when_it_is_clicked(study: Study, page: Page) -> Non
     page.wait_for_url(re.compile(r"/runs/\d+/$"))
 
 
+@pytest.mark.slow("applying is tested without a browser")
 def test_policy_of_a_run_is_applied_when_its_consequences_were_shown(
     fleet: seed.Seeded,
     study: Study,
@@ -136,6 +137,7 @@ def laboratory(fleet: seed.Seeded, tmp_path: Path, settings: Any, monkeypatch: p
     settings.GREENSERVE_LAB_DIR = tmp_path / "lab"
 
 
+@pytest.mark.slow("experiments are tested without a browser")
 def test_an_experiment_says_what_it_lacks_when_it_is_started(
     laboratory: None, page: Page, accessible: Callable[[Page], None], picture: Callable[[Page, str], None]
 ) -> None:
@@ -178,6 +180,7 @@ def test_an_experiment_has_figures_when_its_requests_are_generated(
     accessible(page)
 
 
+@pytest.mark.slow("rights are tested without a browser")
 def test_a_viewer_looks_and_starts_nothing(signed_in: SignIn) -> None:
     page = signed_in("viewer")
     page.goto("/what-if/")

@@ -201,7 +201,11 @@ SIZED = {
 }
 
 
-@pytest.mark.parametrize("known", SIZED.values(), ids=SIZED)
+@pytest.mark.parametrize(
+    "known",
+    [pytest.param(own, marks=pytest.mark.slow("other loads") if n > 1 else ()) for n, own in enumerate(SIZED.values())],
+    ids=SIZED,
+)
 def test_fleets_are_sized_the_same_when_other_things_are_known(known, redis_client):
     minute = replace(MINUTE, **known)
     found = compared(live(minute, "greenserve", redis_client), simulated(minute, "greenserve"))

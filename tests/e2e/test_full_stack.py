@@ -175,6 +175,7 @@ def test_second_up_says_what_to_do_when_one_runs(quiet: Product) -> None:
     assert "greenserve down" in lines[0]
 
 
+@pytest.mark.slow("four runs of the simulator")
 def test_policies_are_compared_on_the_workers_when_asked(quiet: Product, tmp_path: Path) -> None:
     scenario, out = tmp_path / "small.yaml", tmp_path / "out.json"
     scenario.write_text(
@@ -197,6 +198,7 @@ def test_charts_and_decisions_of_all_loops_are_seen_when_requests_were_served(qu
     chrome.overview_is_drawn(quiet, artifacts, "full-stack")
 
 
+@pytest.mark.slow("a policy is set and set back")
 def test_policy_is_in_force_soon_after_it_was_set(quiet: Product, client: openai.OpenAI) -> None:
     """DynamoLLM's: requests are of table IV's classes, and clocks follow profiles."""
     since = datetime.now(UTC)
@@ -223,7 +225,8 @@ def test_policy_is_in_force_soon_after_it_was_set(quiet: Product, client: openai
 
 
 @pytest.mark.parametrize(
-    "name", ["gateway", "ingester", pytest.param("redis", marks=pytest.mark.slow("all wait for Redis"))]
+    "name",
+    ["gateway", *(pytest.param(name, marks=pytest.mark.slow("as the gateway")) for name in ("ingester", "redis"))],
 )
 def test_process_is_back_and_nothing_finished_is_lost_when_it_is_killed(
     quiet: Product, client: openai.OpenAI, name: str

@@ -233,6 +233,7 @@ def test_what_loops_and_feeds_write_meanwhile_is_no_reason_to_refuse(api: Client
     assert late.left == 0  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow("a whole fleet, twice")
 def test_a_refused_row_stops_it_with_its_place_and_field_and_the_next_run_goes_on(api: Client) -> None:
     wrong = FLEET.replace("rank: 1, input_min: 1024", "rank: 1, input_min: 1024, input_max: 5")
     plan = planned(api, wrong)  # the class names a partition that is not there yet: it cannot be tried
@@ -277,6 +278,7 @@ def test_references_and_needed_fields_are_looked_at_before_anything(api: Client)
     assert "the cluster 'ashburn/main' would be deleted" in fault.words
 
 
+@pytest.mark.slow("a whole fleet, twice")
 def test_a_changed_version_is_entered_as_another_one_which_then_counts(api: Client) -> None:
     applied(api, FLEET)
     dearer = FLEET.replace("price_per_kwh: 0.08", "price_per_kwh: 0.09")

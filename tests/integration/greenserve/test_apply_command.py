@@ -122,6 +122,7 @@ def test_what_was_done_is_said_when_it_stops(run: Run, fleet: Path) -> None:
     assert (fault["line"], fault["where"]) == (5, "cluster oslo/no slug, name")
 
 
+@pytest.mark.slow("exports are tested without the command")
 def test_an_export_is_a_file_that_changes_nothing(run: Run, fleet: Path) -> None:
     run(fleet, "--yes")
     text = run("--export").stdout
@@ -151,6 +152,7 @@ def test_a_person_on_the_machine_needs_no_token(
     assert "there is nobody called 'eve'" in run(fleet, "--plan", "--as", "eve").output
 
 
+@pytest.mark.slow("processes of their own")
 def test_an_address_and_a_token_that_do_not_fit_are_said_in_a_line(
     run: Run, fleet: Path, monkeypatch: pytest.MonkeyPatch, live_server
 ) -> None:

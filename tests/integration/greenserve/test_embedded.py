@@ -96,6 +96,7 @@ def test_committed_rows_survive_when_the_server_is_killed(var_dir: Path) -> None
     again.stop()
 
 
+@pytest.mark.slow("a database is started twice")
 def test_start_goes_well_when_a_stale_lock_names_a_living_stranger(var_dir: Path) -> None:
     start(postgres_server.spec(var_dir, durable=False), var_dir).stop()
     where = server_folders.folders_of(var_dir)
@@ -120,6 +121,7 @@ def test_abandoned_server_is_ended_when_another_is_started(var_dir: Path) -> Non
     second.stop()
 
 
+@pytest.mark.slow("a database is made twice")
 def test_first_start_is_made_good_when_it_was_killed_half_way(var_dir: Path) -> None:
     where = server_folders.folders_of(var_dir)
     (where.postgres_home / "data.new" / "base").mkdir(parents=True)

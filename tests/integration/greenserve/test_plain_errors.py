@@ -80,6 +80,7 @@ def test_django_command_names_the_remedy_and_logs_when_the_database_is_away(tmp_
     assert "OperationalError" in (tmp_path / "var" / "log" / "errors.log").read_text()
 
 
+@pytest.mark.slow("processes of their own")
 @pytest.mark.parametrize(
     ("option", "variables"),
     [pytest.param("--traceback", {}, marks=pytest.mark.slow("as the variable")), ("", {"GREENSERVE_DEBUG": "1"})],

@@ -59,6 +59,7 @@ def profiled(simnode: SimnodeProcess, tmp_path_factory: pytest.TempPathFactory) 
     return order, found, progress
 
 
+@pytest.mark.slow("a whole profile")
 def test_the_profile_is_the_engine_model_when_the_engine_is_simulated(
     simnode: SimnodeProcess, profiled: tuple[Order, Found, list[Progress]]
 ) -> None:

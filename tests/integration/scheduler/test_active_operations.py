@@ -150,6 +150,7 @@ def hand_down(share=None):
     return found
 
 
+@pytest.mark.slow("plans, several times")
 def test_plans_are_made_around_a_pool_when_its_workers_are_pinned(service, redis_client, operator, now):
     requests_came(now, count=300, over_s=100)
     epochs.run(service, Loop.CARBON, now)

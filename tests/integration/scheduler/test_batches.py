@@ -383,6 +383,7 @@ def test_cancelled_batch_keeps_what_was_done(bench: Bench) -> None:
         bench.acme.batches.cancel(ended_id)
 
 
+@pytest.mark.slow("it waits for an end")
 def test_batch_expires_with_what_was_done(bench: Bench) -> None:
     bench.engine.status = 503
     batch_id = bench.batch(line(1), line(2))
@@ -404,6 +405,7 @@ def test_lines_of_a_revoked_key_do_not_run(bench: Bench) -> None:
     assert not batch_keys.fleet_keys(timezone.now())
 
 
+@pytest.mark.slow("it waits between attempts")
 def test_line_is_given_up_after_some_attempts_when_the_engine_breaks_on_it(bench: Bench, settings: Any) -> None:
     settings.GREENSERVE_BATCHES = {**settings.GREENSERVE_BATCHES, "attempts": 2}
     bench.engine.status = 500
@@ -543,6 +545,7 @@ def test_lines_wait_for_cleaner_time_and_a_decision_says_so(service: Service) ->
     assert "no known time before the deadline is cleaner" in newest.summary
 
 
+@pytest.mark.slow("the rule is a unit's")
 def test_lines_run_in_dirty_time_when_the_deadline_is_near(service: Service) -> None:
     made_batch(service, 20, window_s=12.0)
     forecast(*[500] * 3, 100)

@@ -228,6 +228,7 @@ def test_few_engines_of_many_are_read_in_a_turn() -> None:
     assert {pk for one in read for pk in one} == set(range(100))
 
 
+@pytest.mark.slow("engines serve for half an hour")
 def test_alert_is_raised_and_ends_when_engines_differ_and_are_repaired(engines: Engines, settings: Any) -> None:
     sources = ("telemetry.alerts.engine_drift.ENGINE_DRIFT",)
     settings.GREENSERVE_ALERTS = {**settings.GREENSERVE_ALERTS, "sources": sources}

@@ -193,6 +193,7 @@ def test_dynamollm_plans_with_a_share_of_the_limits(service, redis_client, now, 
     assert snapshot.classes_now(context, service.partition, seen, 1)[-1].demand.limits == limits
 
 
+@pytest.mark.slow("two loads")
 def test_frozen_loops_hold_what_they_decided_when_the_load_grows(service, redis_client, now):
     set_policy(service, "freesh_baseline")
     requests_came(now, count=100, over_s=100)
@@ -832,6 +833,7 @@ def test_plan_keeps_the_simulators_share_of_the_limits_by_the_worst_iteration(se
     assert {offer.mode: offer.profile.ttft_s[-1, 0] for offer in seen.offers} == pytest.approx(at_full, rel=0.02)
 
 
+@pytest.mark.slow("two policies")
 def test_fleet_is_taken_over_as_it_stands_when_the_policy_changes(service, redis_client, now):
     set_policy(service, "single_pool")
     requests_came(now, count=60, over_s=60)
@@ -920,6 +922,7 @@ def given_to_shard(service):
     return observation
 
 
+@pytest.mark.slow("two policies")
 def test_changes_are_priced_as_what_they_are(service, redis_client, now):
     """By starts, which are measured; and with shadows only where free GPUs hold them."""
     set_policy(service, "dynamollm", shadow=False)

@@ -28,6 +28,7 @@ from .each_preset import few
 pytestmark = pytest.mark.django_db
 LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
 OTHERS = ("greenserve_epochs", "greenserve", "freesh", "dynamollm", "single_pool", "throttllem", "dynaserve")
+OTHER = pytest.mark.slow("other presets")
 HELD = (ControlMode.ADVISE, ControlMode.APPROVE)
 
 
@@ -61,7 +62,7 @@ def clocks(at: datetime) -> Iterator[tuple[str, bool, float | None]]:
             yield item.clock.policy, item.clock.advise, item.clock.floor_mhz
 
 
-@few("freesh", "greenserve", "dynamollm")
+@few("greenserve", "dynamollm")
 def test_messages_are_the_same_byte_for_byte_when_control_mode_and_configured_policy_change(
     service: Service, operator: Actor, now: datetime, name: str
 ) -> None:
@@ -87,9 +88,8 @@ def test_messages_are_the_same_byte_for_byte_when_control_mode_and_configured_po
 @pytest.mark.parametrize(
     "name",
     [
-        "freesh",
         "greenserve",
-        *(pytest.param(n, marks=pytest.mark.slow("other presets")) for n in ("dynamollm", "throttllem")),
+        *(pytest.param(n, marks=OTHER) for n in ("freesh", "dynamollm", "throttllem")),
     ],
 )
 def test_policy_in_force_goes_on_when_another_one_advises(
@@ -118,9 +118,8 @@ def test_policy_in_force_goes_on_when_another_one_advises(
 @pytest.mark.parametrize(
     "name",
     [
-        "freesh",
         "greenserve",
-        *(pytest.param(n, marks=pytest.mark.slow("other presets")) for n in ("dynamollm", "single_pool")),
+        *(pytest.param(n, marks=OTHER) for n in ("freesh", "dynamollm", "single_pool")),
     ],
 )
 def test_nothing_changes_when_a_plan_of_another_policy_waits_until_it_is_approved(

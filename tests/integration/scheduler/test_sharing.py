@@ -28,7 +28,7 @@ from tests.fakes.house import refresh_feeds, report_all, requests_came, second_s
 pytestmark = pytest.mark.django_db
 LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
 # One of each kind that gave a second service nothing: budgets that are whole sites, and all GPUs filled.
-SYSTEMS = ("greenserve", "single_pool")
+SYSTEMS = ("greenserve",)
 EACH = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in SYSTEMS else pytest.mark.slow("every preset")) for name in PRESETS]
 )

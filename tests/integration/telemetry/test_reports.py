@@ -634,6 +634,7 @@ def test_pivot_reads_the_lines_once_when_rows_are_chosen_again(settled, monkeypa
     assert report_pivots.totals(report_pivots.rows(report, ("site", "day")))[0].totals.lines == total[0].totals.lines
 
 
+@pytest.mark.slow("another pivot")
 def test_pivot_by_day_adds_up_and_leaves_out_what_is_not_by_the_day(settled, operator):
     report = made(by=["site"], formats=["csv"])
     days = report_pivots.rows(report, ("day",))

@@ -86,6 +86,7 @@ def test_agent_looks_at_once_when_it_is_nudged(bench: Bench) -> None:
     assert "nudged by decision 42" in bench.agent.log()
 
 
+@pytest.mark.slow("an agent of its own")
 def test_agent_ends_in_seconds_and_leaves_its_engines_when_it_is_terminated(bench: Bench) -> None:
     bench.want(desired("a", [0]))
     bench.ready("a")
@@ -104,6 +105,7 @@ return last[1][2][2]
 """
 
 
+@pytest.mark.slow("two agents, one after the other")
 def test_samples_wait_on_disk_for_the_next_agent_when_the_stream_is_full_and_the_agent_ends(bench: Bench) -> None:
     bench.wait(bench.batches, "batches")
     last = bench.redis.eval(FILL, 1, wire.BATCH_STREAM, str(wire.BATCH_STREAM_MOST))
