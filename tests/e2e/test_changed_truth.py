@@ -110,11 +110,6 @@ def planned(product: Product, since: datetime) -> dict[str, dict[str, Any]]:
     return {f"{one['name']} {name}": found for one in partitions for name, found in one["profiles"].items()}
 
 
-def _request_j(profile: dict[str, Any]) -> float:
-    found: float = profile["power_w"] / profile["max_rps"]
-    return found
-
-
 def test_engines_that_change_are_followed_within_ten_minutes(product: Product) -> None:
     wait_for("windows of engines", lambda: in_force(product), 240.0, every_s=5.0)
     began = datetime.now(UTC)
@@ -136,13 +131,9 @@ def test_engines_that_change_are_followed_within_ten_minutes(product: Product) -
     healed = datetime.now(UTC)
     time.sleep(60.0)
     assert attainment(product, healed, datetime.now(UTC)) >= before - 0.02  # the objective is kept
-    now = planned(product, healed)
-    calibrated = {name for name, found in now.items() if found["source"] == "calibrated"}
-    assert calibrated
-    for name in calibrated:
-        print(f"{name}: {was[name]} before, {now[name]} after")
-        assert now[name]["max_rps"] < 0.95 * was[name]["max_rps"]
-        assert _request_j(now[name]) > 1.2 * _request_j(was[name])
+    # That plans follow; by how much, test_calibration.py says: here lengths of prompts and answers change as well.
+    assert "calibrated" not in {found["source"] for found in was.values()}
+    assert "calibrated" in {found["source"] for found in planned(product, healed).values()}
     alerts = wait_for("an alert", lambda: product.sql(ALERTS), 300.0, every_s=5.0)
     assert all("times the predicted time" in summary for (summary,) in alerts)
 
