@@ -230,12 +230,11 @@ class Calibration:
     @property
     def drifted(self) -> bool:
         """True where there is enough to say so, and a new profile is worth its while."""
-        return self.time.beyond(DRIFT) or self.power.beyond(DRIFT)
+        return self._off(DRIFT)
 
     def residual(self, in_force: Correction | None = None) -> Correction | None:
         """Returns the correction that follows; what is in force stays while it is near enough."""
-        begins = self.time.beyond(BEGIN) or self.power.beyond(BEGIN)
-        if self.time.windows < LEAST_WINDOWS or (in_force is None and not begins):
+        if self.time.windows < LEAST_WINDOWS or (in_force is None and not self._off(BEGIN)):
             return in_force
         power = self.power.factors() if self.power.windows >= LEAST_WINDOWS else (1.0,) * KNOTS
         found = Correction(self.time.factors(), power, Source.CALIBRATED, self.at_s)
@@ -243,3 +242,7 @@ class Calibration:
             return found
         pairs = zip((*found.time, *found.power), (*in_force.time, *in_force.power), strict=True)
         return found if any(abs(new / old - 1.0) > LEAST_CHANGE for new, old in pairs) else in_force
+
+    def _off(self, share: float) -> bool:
+        """Says whether time or power is surely off by more than a share, either way."""
+        return self.time.beyond(share) or self.power.beyond(share)

@@ -105,10 +105,9 @@ def no_room(service: Service) -> str:
     card = service.model_card
     sites = largest_nodes(service).values()
     name = card.engine_model_name
-    most_of = [(gpu, degrees_within(name, most)) for own in sites for gpu, most in own.items()]
-    modes = {(gpu, max(able)) for gpu, able in most_of}
+    modes = {(gpu, max(degrees_within(name, most))) for own in sites for gpu, most in own.items()}
     try:
-        found = [shape_figures.fit(card.engine_model_name, gpu, tp, card.engine) for gpu, tp in modes]
+        found = [shape_figures.fit(name, gpu, tp, card.engine) for gpu, tp in modes]
     except UnknownConfiguration:
         return ""
     if not found or any(one.fits for one in found):
