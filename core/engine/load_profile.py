@@ -29,6 +29,7 @@ class LoadProfile:
     """Rows are clocks, rising; columns load levels, rising from 0. Latencies are means of a steady state.
 
     `watts` of the whole instance. Beyond the last level of a row the instance cannot keep up at that clock.
+    `measured_at_s`: as a ModeProfile's.
     """
 
     mhz: Floats  # (clocks,)
@@ -37,6 +38,7 @@ class LoadProfile:
     tpot_s: Floats
     watts: Floats
     source: Source = Source.MODELLED
+    measured_at_s: float | None = None
 
     def at(self, load_rps: Floats) -> tuple[Floats, Floats, Floats]:
         """Returns TTFT, TPOT and watts of each clock (rows) under each load (columns); infinite where it cannot keep
@@ -70,9 +72,8 @@ class LoadProfile:
     def top(self) -> LoadProfile:
         """Returns the profile with the top clock only: eq. 1 simplified (DynamoLLM IV-B)."""
         last = slice(-1, None)
-        return LoadProfile(
-            self.mhz[last], self.rps[last], self.ttft_s[last], self.tpot_s[last], self.watts[last], self.source
-        )
+        rows = {name: getattr(self, name)[last] for name in ("mhz", "rps", "ttft_s", "tpot_s", "watts")}
+        return replace(self, **rows)
 
     @property
     def max_rps(self) -> float:

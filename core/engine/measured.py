@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from core.engine import parameter_caches
 from core.engine.corrections import BOUNDS, KNOTS, Configuration, Correction, configuration, correct, knots_mhz
@@ -87,11 +87,17 @@ def residual_of(key: Configuration) -> Correction | None:
     return _residuals.get(key)
 
 
-class Basis(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Basis:
     """The ground of a configuration's figures. `measured_at_s`: Unix seconds; None: not known, or nothing measured."""
 
     source: Source
     measured_at_s: float | None
+
+    @property
+    def only_modelled(self) -> bool:
+        """Says whether nothing was measured of the configuration."""
+        return self.source in (Source.MODELLED, Source.DATA_SHEET)
 
 
 def basis(key: Configuration) -> Basis:

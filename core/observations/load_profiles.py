@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from core.engine.corrections import configuration
 from core.engine.engine_model import UnknownConfiguration
 from core.engine.load_profile import LoadProfile, load_profile_of, servable
-from core.engine.measured import engine_costs
+from core.engine.measured import basis, engine_costs
 from core.engine.parameter_caches import cached
 from core.engine.steady_state import SPARE_DEVIATIONS
 from core.observations.clock_given import ProfileClocks
@@ -22,7 +25,8 @@ def load_profile(model: str, engine: str, mode: Mode, lengths: Lengths) -> LoadP
         worker = engine_costs(model, mode.gpu, mode.tp, engine)
     except UnknownConfiguration:
         return None
-    return servable(worker, lengths.prompt_tokens, lengths.output_tokens, lengths.context_tokens)
+    found = servable(worker, lengths.prompt_tokens, lengths.output_tokens, lengths.context_tokens)
+    return _of_when(found, model, engine, mode)
 
 
 @cached(maxsize=4096)
@@ -38,7 +42,7 @@ def full_load_profile(
         worker = engine_costs(model, mode.gpu, mode.tp, engine)
     except UnknownConfiguration:
         return None
-    return load_profile_of(
+    found = load_profile_of(
         worker,
         lengths.prompt_tokens,
         lengths.output_tokens,
@@ -47,3 +51,9 @@ def full_load_profile(
         context_tokens=lengths.running_tokens,
         spare_deviations=SPARE_DEVIATIONS,
     )
+    return _of_when(found, model, engine, mode)
+
+
+def _of_when(found: LoadProfile | None, model: str, engine: str, mode: Mode) -> LoadProfile | None:
+    at_s = basis(configuration(model, mode.gpu, mode.tp, engine)).measured_at_s
+    return None if found is None else replace(found, measured_at_s=at_s)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from core.algorithms.clock.speed_table import EngineShape, SpeedTable, speed_table
 from core.engine.corrections import configuration
 from core.engine.engine_model import gpu as gpu_params
-from core.engine.measured import profile_of
+from core.engine.measured import basis, profile_of
 from core.engine.step_tables import CLOCK_STEP_MHZ
 from core.predictors.ips import BoostedIps, EngineIps, IpsSamples, samples_of
 
@@ -43,9 +44,11 @@ def engine_speed(
     shape = EngineShape(tp, max(1, kv_tokens // known.block_tokens), known.block_tokens, max_sequences, chunk_tokens)
     params = gpu_params(gpu)
     clocks = clocks_mhz(params.clamp_mhz(floor_mhz or params.f_min), params.f_max)
-    if not trees:
-        return speed_table(known, known, shape, clocks)
-    return speed_table(BoostedIps.fit(_points(known, tp)), None, shape, clocks)
+    if trees:
+        found = speed_table(BoostedIps.fit(_points(known, tp)), None, shape, clocks)
+    else:
+        found = speed_table(known, known, shape, clocks)
+    return replace(found, basis=basis(configuration(model, gpu, tp, engine)))
 
 
 def _points(known: EngineIps, tp: int) -> IpsSamples:

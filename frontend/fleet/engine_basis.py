@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from core.engine import measured
 from core.engine.corrections import Configuration, configuration
-from core.types import Mode, Source
+from core.types import Mode
 from frontend import formats
 from pools.models import ModelCard
 
@@ -24,11 +24,12 @@ class ModeBasis:
 
 def words(key: Configuration) -> str:
     """Returns `measured 3 h ago`, `calibrated 20 s ago`, `modelled`, or `modelled by data sheet`."""
-    source, at_s = measured.basis(key)
-    if source in (Source.MODELLED, Source.DATA_SHEET):
-        return source.value
+    basis = measured.basis(key)
+    if basis.only_modelled:
+        return basis.source.value
+    at_s = basis.measured_at_s
     age = "at an unknown time" if at_s is None else f"{formats.seconds(max(0.0, time.time() - at_s))} ago"
-    return f"{source.value} {age}"
+    return f"{basis.source.value} {age}"
 
 
 def of_modes(card: ModelCard, modes: Iterable[Mode]) -> list[ModeBasis]:

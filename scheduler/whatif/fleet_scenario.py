@@ -19,7 +19,6 @@ from core.engine.engine_model import GPUS, UnknownConfiguration, engine_model
 from core.engine.engine_params import split_fault
 from core.engine.gpu_type_fields import values_of
 from core.simulator.policies.world import alike
-from core.types import Source
 from pools import engine_knowledge
 from pools.models import Gpu, Partition, Service, Site
 from telemetry.carbon.site_signals import MIN_KNOWN_SHARE, IntensityCurve, price_steps
@@ -152,10 +151,11 @@ def _measured(groups: Sequence[Mapping[str, Any]]) -> list[str]:
     }
     found = []
     for model, gpu, tp, engine in kinds:
-        source, at_s = measured.basis(configuration(model, gpu, tp, engine))
-        if source not in (Source.MODELLED, Source.DATA_SHEET):
+        basis = measured.basis(configuration(model, gpu, tp, engine))
+        if not basis.only_modelled:
+            at_s = basis.measured_at_s
             when = "" if at_s is None else f" at {datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
-            found.append(f"{model} on {gpu}/TP{tp} goes by what was {source.value}{when}.")
+            found.append(f"{model} on {gpu}/TP{tp} goes by what was {basis.source.value}{when}.")
     return found
 
 

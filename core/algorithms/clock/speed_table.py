@@ -14,6 +14,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from core.engine.measured import Basis
+
 Floats = NDArray[np.float64]
 _KV_LEVELS = 33  # from an empty cache to a full one
 _SINGLE_BATCHES, _BATCH_STEP = 32, 8  # every batch size up to here is asked for, then every eighth
@@ -55,12 +57,16 @@ class EngineShape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpeedTable:
-    """Seconds of an iteration by clock, batch and KV blocks. Clocks ascend; a higher one is never slower."""
+    """Seconds of an iteration by clock, batch and KV blocks. Clocks ascend; a higher one is never slower.
+
+    `basis`: what is known of the engine; None: not said.
+    """
 
     shape: EngineShape
     clocks_mhz: Floats  # (clocks,)
     seconds: Floats  # (clocks, batch - 1, KV level); levels are evenly spaced from 0 to shape.kv_blocks
     prompt_s: Floats  # (clocks, prompt level): added by prompt tokens; evenly spaced from 0 to shape.chunk_tokens
+    basis: Basis | None = None
 
     @property
     def top(self) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from core.controllers.basis import basis_json
 from core.engine.load_profile import Floats, LoadProfile
 from core.types import Effects, Limits, Rationale, Reason, SetSmClock
 
@@ -169,6 +170,7 @@ def _rationale(obs: ProfileClockObservation, decided: Mapping[str, _Decided], co
             "to_mhz": decided[item.instance].mhz,
             "power_w": decided[item.instance].watts,
             "reason": decided[item.instance].reason.value,
+            **(basis_json(obs.profiles[item.profile]) if item.profile in obs.profiles else {"source": None}),
         }
         for item in obs.instances
     }

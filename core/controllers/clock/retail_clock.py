@@ -18,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.algorithms.clock.speed_table import SpeedTable
+from core.controllers.basis import basis_json
 from core.controllers.clock.throttllem_clock import ThrottleState
 from core.controllers.request.admission import Requests
+from core.engine.measured import Basis
 from core.types import Effects, Rationale, Reason, SetSmClock
 
 Floats = NDArray[np.float64]
@@ -101,10 +103,11 @@ def observe(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RetailConfig:
-    """The clocks that the GPU offers, ascending, and what a request takes at them."""
+    """The clocks that the GPU offers, ascending, and what a request takes at them. `basis`: as a SpeedTable's."""
 
     clocks_mhz: Floats
     latency: LinearLatency
+    basis: Basis | None = None
 
 
 def step(state: ThrottleState | None, obs: RetailObservation, config: RetailConfig) -> tuple[ThrottleState, Effects]:
@@ -118,6 +121,8 @@ def step(state: ThrottleState | None, obs: RetailObservation, config: RetailConf
     reason = Reason.AT_LIMIT if found is None else Reason.WITHIN_LIMITS
     asked = None if state is None else state.target_mhz
     inputs: dict[str, Any] = {"from_mhz": asked, "to_mhz": mhz, "running": batch, "kv_blocks": obs.kv_blocks}
+    if config.basis is not None:
+        inputs |= basis_json(config.basis)
     why = "No clock keeps every deadline" if found is None else f"The lowest clock for the deadlines of {batch}"
     commands = () if mhz == asked else (SetSmClock(obs.instance, mhz),)
     return ThrottleState(mhz), Effects(commands, None, Rationale(reason, f"{why}: {mhz:.0f} MHz.", inputs))

@@ -11,6 +11,7 @@ from typing import Any
 
 from core.algorithms.clock.projection import E2E, KEPT, TBT, Scoreboard, Search, lowest_clock, project
 from core.algorithms.clock.speed_table import SpeedTable
+from core.controllers.basis import basis_json
 from core.types import Alternative, Effects, Rationale, Reason, SetSmClock
 
 _BROKE = {KEPT: None, TBT: "mean time between tokens", E2E: "a deadline"}
@@ -83,6 +84,7 @@ def _answer(
         "max_mhz": float(clocks[-1]),
         "running": obs.board.size,
         "lost": int(obs.board.lost.sum()),
+        **({} if obs.speed.basis is None else basis_json(obs.speed.basis)),
     }
     commands = () if mhz == asked else (SetSmClock(obs.instance, mhz),)
     return ThrottleState(mhz), Effects(commands, None, Rationale(reason, f"{why}: {move}.", inputs, tried))

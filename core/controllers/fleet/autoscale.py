@@ -16,16 +16,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from core.controllers.basis import basis_json
+from core.engine.measured import Basis
 from core.types import Alternative, CancelShadow, Command, Effects, Mode, Rationale, Reason, StartShadow
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSize:
-    """A size the engine may have. `max_rps`: profiled, without long tails (V-A). `spawn_s`: until it can serve."""
+    """A size the engine may have. `max_rps`: profiled, without long tails (V-A). `spawn_s`: until it can serve.
+
+    `basis`: what `max_rps` rests on; None: somebody set it.
+    """
 
     mode: Mode
     max_rps: float
     spawn_s: float
+    basis: Basis | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,7 @@ def _effects(
         "shadow": None if obs.shadow is None else obs.shadow.name,
         "grace_until_s": state.grace_until_s,
         "max_rps": {size.mode.name: size.max_rps for size in config.sizes},
+        "profiles": {size.mode.name: basis_json(size.basis) for size in config.sizes if size.basis is not None},
     }
     weighed = tuple(
         Alternative(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from core.controllers.basis import basis_json
 from core.types import ClassDemand, Mode, ModeProfile, Reason, Source
 
 # The least trusted figure decides how far a result can be trusted.
@@ -42,15 +43,13 @@ def capacity_rps(workers: Mapping[Mode, int], profiles: Mapping[Mode, ModeProfil
 
 def profile_json(profile: ModeProfile) -> dict[str, Any]:
     """Returns a profile's rate (requests/s), power (W), latencies (s) and source as JSON, and when it was measured."""
-    age = {} if profile.measured_at_s is None else {"measured_at_s": profile.measured_at_s}
     return {
         "max_rps": profile.max_rps,
         "power_w": profile.power_w,
         "ttft_s": profile.ttft_s,
         "tpot_s": profile.tpot_s,
         "e2e_s": profile.e2e_s,
-        "source": profile.source.value,
-        **age,
+        **basis_json(profile),
     }
 
 

@@ -23,6 +23,8 @@ from functools import partial
 import numpy as np
 
 from core.algorithms.fleet.site_mix import Mix, Offer, Part, SiteMode, SiteRule, best_mix, kept_by_some
+from core.controllers.basis import basis_json
+from core.controllers.fleet.explain import least_trusted
 from core.types import Alternative, Effects, Limits, Mode, PoolDecision, PoolKey, Rationale, Reason, ScaleTo
 
 _EPS = 1e-9
@@ -270,8 +272,10 @@ def _effects(
         "ttft_limit_s": obs.limits.ttft_s,
         "tpot_limit_s": obs.limits.tpot_s,
         "caps_w": dict(obs.caps_w),
+        "profiles": {offer.mode.name: basis_json(offer.profile) for offer in obs.offers},
     }
     mixes = [mix for mix in weighed if mix is not None]
+    sources = {offer.kind: offer.profile.source for offer in obs.offers}
 
     def because(parts_of: Callable[[Mix], tuple[Part, ...]], to: str) -> Rationale:
         """Returns the reason for a whole mix, or for the parts of it that stand at a site."""
@@ -281,7 +285,10 @@ def _effects(
             label = _label(parts)
             taken = chosen is not None and mix.workers == chosen.workers
             taken |= label in rows and rows[label].chosen
-            rows[label] = Alternative(label, chosen=taken, power_w=math.fsum(part.watts for part in parts))
+            source = least_trusted(sources[part.kind] for part in parts if part.kind in sources)
+            rows[label] = Alternative(
+                label, chosen=taken, power_w=math.fsum(part.watts for part in parts), source=source
+            )
         return Rationale(reason, f"{obs.pool.request_class}: {text}.{to}", inputs, tuple(rows.values()))
 
     decisions = tuple(

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.algorithms.fleet.hand_down import ClassLoad, Rule, Sizing, size, within
+from core.controllers.basis import basis_json
+from core.engine.measured import Basis
 from core.types import Effects, ForwardLoad, Mode, PoolDecision, PoolKey, Rationale, Reason, ScaleTo
 
 _EPS = 1e-9
@@ -27,7 +29,8 @@ _EPS = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class ScaleDynamoObservation:
-    """`nodes`: those that serve or start, by pool. `node`: what one node runs at its best. `nodes_available`: None: no
+    """`nodes`: those that serve or start, by pool. `node`: what one node runs at its best, and `basis` what is known of
+    that. `nodes_available`: None: no
     end. Starts take `warm_start_s` from the warm pool and `cold_start_s` beyond it, both measured."""
 
     now_s: float
@@ -38,6 +41,7 @@ class ScaleDynamoObservation:
     nodes_available: int | None
     warm_start_s: float
     cold_start_s: float
+    basis: Basis | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +282,7 @@ def _inputs(
         "epoch_s": config.epoch_s,
         "headroom": config.headroom,
         "nodes_available": obs.nodes_available,
+        **({} if obs.basis is None else {"profiles": {obs.node.name: basis_json(obs.basis)}}),
         "warm_start_s": obs.warm_start_s,
         "cold_start_s": obs.cold_start_s,
         "classes": {

@@ -26,7 +26,8 @@ from core.algorithms.fleet.highs import SolverStatus
 from core.algorithms.fleet.power_curve import OperatingMix, Piece, pieces
 from core.algorithms.placement import reshard
 from core.algorithms.placement.node_layouts import Layout, arrange
-from core.controllers.fleet.explain import gravest, workers_text
+from core.controllers.basis import basis_json
+from core.controllers.fleet.explain import gravest, least_trusted, workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.engine.engine_model import gpu
 from core.engine.load_profile import LoadProfile
@@ -404,6 +405,9 @@ class _View:
                 feasible=watts is not None,
                 power_w=watts,
                 energy_j=None if watts is None else watts * epoch_s + extra_j,
+                source=least_trusted(
+                    self.pool.profiles[mode.tp].source for mode in workers if mode.tp in self.pool.profiles
+                ),
             )
             for workers, watts, extra_j in rows
         )
@@ -418,6 +422,7 @@ class _View:
             "best_power_w": None if best is None else best.power_w,
             "saving_j": saving_j,
             "transition_j": cost_j,
+            "profiles": {Mode(self.pool.gpu, tp).name: basis_json(own) for tp, own in self.pool.profiles.items()},
         }
         return Rationale(reason, f"{name}: {text}.", inputs, alternatives)
 

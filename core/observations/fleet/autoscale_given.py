@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet.autoscale import AutoscaleObservation, EngineSize
+from core.engine.measured import Basis
 from core.observations.demand.class_view import ClassView
 from core.types import Mode, PartitionOption
 
@@ -17,8 +18,17 @@ def rates_rps(seen: ClassView) -> dict[Mode, float]:
     return {mode: 0.0 if mode_failure(profile, limits) else profile.max_rps for mode, profile in seen.profiles.items()}
 
 
+def bases(seen: ClassView) -> dict[Mode, Basis]:
+    """Returns by mode what its rate rests on."""
+    return {mode: Basis(profile.source, profile.measured_at_s) for mode, profile in seen.profiles.items()}
+
+
 def sizes(
-    rates_rps: Mapping[Mode, float], caps_rps: Mapping[int, float], most_tp: int, spawn_s: Mapping[Mode, float]
+    rates_rps: Mapping[Mode, float],
+    caps_rps: Mapping[int, float],
+    most_tp: int,
+    spawn_s: Mapping[Mode, float],
+    bases: Mapping[Mode, Basis],
 ) -> dict[str, tuple[EngineSize, ...]]:
     """Returns by type of GPU the sizes of an engine, rising in what they carry: one that carries no more than a smaller
     one is left out.
@@ -28,13 +38,15 @@ def sizes(
         caps_rps: Profiled rates by TP degree that count in place of these.
         most_tp: Largest TP degree of an engine; where none so small carries any load, the smallest that does.
         spawn_s: Time that a start takes.
+        bases: What the rates rest on.
     """
     found: dict[str, list[EngineSize]] = {}
     for mode in sorted(rates_rps, key=lambda mode: (mode.gpu, mode.tp)):
         rising, rps = found.setdefault(mode.gpu, []), caps_rps.get(mode.tp, rates_rps[mode])
         small_enough = mode.tp <= most_tp or not rising
         if small_enough and rps > (rising[-1].max_rps if rising else 0.0):
-            rising.append(EngineSize(mode, rps, spawn_s[mode]))
+            basis = None if mode.tp in caps_rps else bases.get(mode)
+            rising.append(EngineSize(mode, rps, spawn_s[mode], basis))
     return {gpu: tuple(own) for gpu, own in found.items() if own}
 
 

@@ -12,8 +12,10 @@ from core.algorithms.fleet.hand_down import ClassLoad
 from core.algorithms.placement.node_layouts import Layout
 from core.controllers.fleet.scale_dynamo import ScaleDynamoObservation
 from core.controllers.fleet.shard_dynamo import ShardPool
+from core.engine.corrections import configuration
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.load_profile import LoadProfile
+from core.engine.measured import basis
 from core.engine.overhead_table import OverheadTable, start_key
 from core.engine.overheads import Overheads, cold_start_s, weight_bytes
 from core.observations.demand.class_view import ClassView, Declared
@@ -148,14 +150,16 @@ def class_load(own: ClassAhead, server_rps: float) -> ClassLoad:
 def scale_observation(
     now_s: float,
     step_s: float,
-    node: Mode,
+    servers: ServerKind,
     classes: Sequence[ClassLoad],
     nodes: Mapping[PoolKey, int],
     nodes_available: int,
     starts_s: tuple[float, float],
 ) -> ScaleDynamoObservation:
     """Returns what a turn of scale is given. `starts_s`: what a warm and a cold start take."""
-    return ScaleDynamoObservation(now_s, step_s, node, tuple(classes), dict(nodes), nodes_available, *starts_s)
+    best = servers.best
+    known = basis(configuration(servers.model, best.gpu, best.tp, servers.engine))
+    return ScaleDynamoObservation(now_s, step_s, best, tuple(classes), dict(nodes), nodes_available, *starts_s, known)
 
 
 def pool_loads(classes: Sequence[ClassAhead], shares: Sequence[float]) -> list[PoolLoad]:

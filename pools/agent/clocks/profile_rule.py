@@ -47,7 +47,6 @@ class ProfileRule:
             "from_mhz": engine.max_mhz if before_mhz is None else before_mhz,
             "prompt_tokens": None if lengths is None else lengths.prompt_tokens,
             "output_tokens": None if lengths is None else lengths.output_tokens,
-            "source": None if profile is None else profile.source.value,
         }
         return after, why_of(effects.rationale, {**effects.rationale.inputs[engine.uid], **more})
 

@@ -84,7 +84,8 @@ class InstanceProjection:
         """Makes ReTail's regression for the lengths that are typical of the service. Takes 10 to 20 ms."""
         lengths = _typical_tokens(service)
         if lengths not in self._regressions:
-            self._regressions[lengths] = RetailConfig(self._speed.clocks_mhz, retail_clock.fit(self._speed, *lengths))
+            speed = self._speed
+            self._regressions[lengths] = RetailConfig(speed.clocks_mhz, retail_clock.fit(speed, *lengths), speed.basis)
 
     def fitted(self, service: Service) -> bool:
         return _typical_tokens(service) in self._regressions

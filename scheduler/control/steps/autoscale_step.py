@@ -90,7 +90,13 @@ def sizes(context: TurnContext, classes: Mapping[str, ClassNow]) -> dict[str, li
     starts_s = measured_overheads.starts_s(context, {mode for own in classes.values() for mode in own.profiles})
     knobs, found = context.knobs, {}
     for name, own in classes.items():
-        of_gpu = autoscale_given.sizes(autoscale_given.rates_rps(own), degrees(knobs.max_rps or {}), knobs.tp, starts_s)
+        of_gpu = autoscale_given.sizes(
+            autoscale_given.rates_rps(own),
+            degrees(knobs.max_rps or {}),
+            knobs.tp,
+            starts_s,
+            autoscale_given.bases(own),
+        )
         found[name] = [size for rising in of_gpu.values() for size in rising]
     return found
 

@@ -73,7 +73,7 @@ def scale(turn: LoopTurn) -> Result:
     obs = dynamo_given.scale_observation(
         context.now.timestamp(),
         TEMPLATE.step_s,
-        cluster.mode,
+        _kind(context, cluster),
         [
             dynamo_given.class_load(ahead, dynamo_given.server_rps(_kind(context, cluster), own))
             for own, ahead in zip(classes, _ahead(turn, classes, steps), strict=True)

@@ -108,7 +108,7 @@ def test_a_process_follows_what_is_published():
     engine_profiles.publish(SYSTEM, row)
     engine_measurements.refresh()
     assert measured.profile_of(KEY).version == row.version
-    assert measured.basis(KEY) == (Source.MEASURED, datetime(2026, 11, 2, 8, 30, tzinfo=UTC).timestamp())
+    assert measured.basis(KEY) == measured.Basis(Source.MEASURED, datetime(2026, 11, 2, 8, 30, tzinfo=UTC).timestamp())
     engine_profiles.withdraw(SYSTEM, row)
     engine_measurements.refresh()
     assert measured.profile_of(KEY) is None
@@ -122,7 +122,7 @@ def test_a_process_follows_residuals():
     )
     engine_measurements.refresh()
     assert measured.residual_of(KEY).time == (1.2,) * KNOTS
-    assert measured.basis(KEY) == (Source.CALIBRATED, at.timestamp())
+    assert measured.basis(KEY) == measured.Basis(Source.CALIBRATED, at.timestamp())
     row.delete()
     engine_measurements.refresh()
     assert measured.residual_of(KEY) is None

@@ -64,10 +64,10 @@ def test_published_profiles_count_before_own_ones_and_residuals_beside_them() ->
     assert measured.profile_of(KEY) == own
     assert put_in_force(named(sent.version, 1.1, 0.9), (sent,), (own,))
     assert measured.profile_of(KEY) == sent
-    assert measured.basis(KEY) == (Source.CALIBRATED, 300.0)
+    assert measured.basis(KEY) == measured.Basis(Source.CALIBRATED, 300.0)
     assert not put_in_force(named(sent.version, 1.1, 0.9), (sent,), (own,))
     assert put_in_force((), ())
-    assert measured.basis(KEY) == (Source.MODELLED, None)
+    assert measured.basis(KEY) == measured.Basis(Source.MODELLED, None)
 
 
 def test_a_residual_beyond_reason_is_left_aside() -> None:

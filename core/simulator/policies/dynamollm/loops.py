@@ -158,7 +158,7 @@ class Dynamollm:
         obs = dynamo_given.scale_observation(
             view.now_s,
             TEMPLATE.step_s,
-            self.demand.best,
+            self.demand.servers,
             self.demand.class_loads(view.now_s, steps),
             dict(zip(keys, self.nodes.counts(len(keys)), strict=True)),
             len(self.nodes.all),

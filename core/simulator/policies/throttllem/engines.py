@@ -10,7 +10,7 @@ from core.algorithms.fleet.sharing import NodeGpus, ServiceNeed, claims
 from core.controllers.fleet.autoscale import AutoscaleConfig
 from core.engine.overheads import cold_start_s
 from core.observations.demand.class_view import ClassView, partition_option
-from core.observations.fleet.autoscale_given import largest_tp, profiled, rates_rps, sizes
+from core.observations.fleet.autoscale_given import bases, largest_tp, profiled, rates_rps, sizes
 from core.observations.limits import batch_limits
 from core.observations.step_configs import shared_out_config
 from core.policy.knobs import USUAL_S, WHOLE, WHOLE_CLASS
@@ -51,7 +51,8 @@ class ServiceEngines:
         Raises:
             SimulationError: None carries anything at a site.
         """
-        rates = rates_rps(self._first if self._declared else self._seen(view))
+        seen = self._first if self._declared else self._seen(view)
+        rates, known = rates_rps(seen), bases(seen)
         found: dict[tuple[str, str], AutoscaleConfig] = {}
         cached = self._config.starting.weights_cached
         spawn_s = cold_start_s(self._world.overheads, weights_cached=cached, model_name=self._service.model)
@@ -59,7 +60,7 @@ class ServiceEngines:
             if not (modes := self._world.modes(self._service, site.name)):
                 continue
             there = {mode: rates[mode] for mode in modes}
-            of_gpu = sizes(there, self._config.max_rps, self._config.tp, dict.fromkeys(modes, spawn_s))
+            of_gpu = sizes(there, self._config.max_rps, self._config.tp, dict.fromkeys(modes, spawn_s), known)
             if not of_gpu:
                 raise self._error(f"no engine carries any load at {site.name}: give larger tp_choices, or max_rps")
             found |= {(site.name, gpu): AutoscaleConfig(own, self._config.period_s) for gpu, own in of_gpu.items()}

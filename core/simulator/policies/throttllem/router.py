@@ -184,7 +184,7 @@ class ThrottleRouter:
         key = (_engine_key(spec), served.number)
         if key not in self._regressions:
             fitted = retail_clock.fit(speed, served.lengths.prompt_tokens, served.lengths.output_tokens)
-            self._regressions[key] = RetailConfig(speed.clocks_mhz, fitted)
+            self._regressions[key] = RetailConfig(speed.clocks_mhz, fitted, speed.basis)
         return self._regressions[key]
 
     def _speed(self, spec: InstanceSpec) -> SpeedTable:

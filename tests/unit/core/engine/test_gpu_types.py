@@ -152,5 +152,5 @@ def test_figures_say_so_when_they_are_by_a_data_sheet_alone() -> None:
         assert instance.source is source, name
         assert instance.iteration(1000.0, decodes=4, context_tokens=400.0).source is source
         assert mode_profile("Llama3-8B", engine, Mode(name, 1), lengths, Limits()).source is source
-        assert measured.basis(configuration("Llama3-8B", name, 1, engine)) == (source, None)
+        assert measured.basis(configuration("Llama3-8B", name, 1, engine)) == measured.Basis(source, None)
     assert least_trusted([Source.MODELLED, Source.DATA_SHEET, Source.MEASURED]) is Source.DATA_SHEET

@@ -58,6 +58,7 @@ def test_clock_is_the_one_of_least_power_that_keeps_the_limits(rps, mhz):
     assert state.asked_mhz == {"i1": mhz}
     assert effects.next_tick_s == 15.0
     json.dumps(effects.rationale.inputs, allow_nan=False)
+    assert effects.rationale.inputs["i1"]["source"] == "measured"
 
 
 def test_top_clock_is_taken_when_none_carries_the_load():

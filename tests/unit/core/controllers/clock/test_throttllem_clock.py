@@ -1,8 +1,12 @@
+from dataclasses import replace
+
 import pytest
 
 from core.algorithms.clock.projection import Scoreboard
+from core.algorithms.clock.speed_table import SpeedTable
 from core.controllers.clock.throttllem_clock import ThrottleConfig, ThrottleObservation, ThrottleState, step
-from core.types import Reason, SetSmClock
+from core.engine.measured import Basis
+from core.types import Reason, SetSmClock, Source
 from tests.unit.core.boards import Row, board, table
 
 TABLE = table()
@@ -10,8 +14,8 @@ NO_TBT = ThrottleConfig(tbt_s=None)
 ONE = Row(kv=1, remaining=10)  # from 10.1 ms a token at 1000 MHz on
 
 
-def observe(runs: Scoreboard, now_s: float = 0.0) -> ThrottleObservation:
-    return ThrottleObservation(now_s, "i1", runs, TABLE)
+def observe(runs: Scoreboard, now_s: float = 0.0, speed: SpeedTable = TABLE) -> ThrottleObservation:
+    return ThrottleObservation(now_s, "i1", runs, speed)
 
 
 def test_clock_is_the_lowest_when_no_limit_asks_for_more() -> None:
@@ -19,6 +23,13 @@ def test_clock_is_the_lowest_when_no_limit_asks_for_more() -> None:
     assert effects.commands == (SetSmClock("i1", 500.0),)
     assert effects.rationale.reason is Reason.WITHIN_LIMITS
     assert (state.target_mhz, effects.next_tick_s) == (500.0, None)
+    assert "source" not in effects.rationale.inputs  # nobody said what this table rests on
+
+
+def test_decision_names_what_the_speeds_rest_on() -> None:
+    known = replace(TABLE, basis=Basis(Source.MEASURED, 5.0))
+    _, effects = step(None, observe(board(ONE), speed=known), NO_TBT)
+    assert (effects.rationale.inputs["source"], effects.rationale.inputs["measured_at_s"]) == ("measured", 5.0)
 
 
 @pytest.mark.parametrize(("deadline_s", "mhz"), [(0.3, 500.0), (0.15, 750.0), (0.11, 1000.0), (0.09, 1250.0)])

@@ -12,7 +12,8 @@ from core.controllers.fleet.autoscale import (
     covering,
     step,
 )
-from core.types import CancelShadow, Mode, Reason, StartShadow
+from core.engine.measured import Basis
+from core.types import CancelShadow, Mode, Reason, Source, StartShadow
 
 GPU = "A100-40GB"
 TP1, TP2, TP4 = (Mode(GPU, tp) for tp in (1, 2, 4))
@@ -41,6 +42,13 @@ def test_larger_engine_is_started_when_the_load_outgrows_the_present_one(state: 
     assert effects.commands == (StartShadow("i1", TP4),)
     assert effects.rationale.reason is Reason.CONGESTED
     assert [it.label for it in effects.rationale.alternatives if it.chosen] == [TP4.name]
+
+
+def test_decision_names_what_the_rates_rest_on() -> None:
+    small, *others = CONFIG.sizes
+    config = AutoscaleConfig((replace(small, basis=Basis(Source.CALIBRATED, 7.0)), *others))
+    _, effects = step(OLD, CALM, config)
+    assert effects.rationale.inputs["profiles"] == {TP1.name: {"source": "calibrated", "measured_at_s": 7.0}}
 
 
 def test_largest_engine_is_started_at_once_when_the_load_needs_it() -> None:

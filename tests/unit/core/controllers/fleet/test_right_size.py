@@ -14,7 +14,7 @@ from core.algorithms.fleet.site_mix import Offer, SiteRule, any_keeps, best_mix
 from core.controllers.fleet.right_size import RightSizeConfig, RightSizeObservation, step
 from core.engine.engine_model import engine_model
 from core.engine.load_profile import clocks, modelled
-from core.types import Limits, Mode, PoolKey, Reason, ScaleTo
+from core.types import Limits, Mode, PoolKey, Reason, ScaleTo, Source
 from tests.unit.laws import examples
 
 LIMITS = Limits(ttft_s=0.125, tpot_s=0.09)
@@ -57,6 +57,15 @@ def test_fleet_is_the_one_of_least_power_among_all_counts_and_clocks():
     assert chosen.power_w == pytest.approx(least)
     assert chosen.label.endswith(f"at {mhz:.0f} MHz")
     json.dumps(effects.rationale.inputs, allow_nan=False)
+
+
+def test_decision_names_what_each_profile_rests_on_and_of_when_that_is():
+    own = replace(TP8_PROFILE, source=Source.MEASURED, measured_at_s=5.0)
+    _, effects = decide(None, 40.0, 40.0, offers=(OFFERS[0], replace(OFFERS[1], profile=own)))
+    known = {OFFERS[0].mode.name: {"source": "modelled"}, TP8.name: {"source": "measured", "measured_at_s": 5.0}}
+    assert effects.rationale.inputs["profiles"] == known
+    (chosen,) = [one for one in effects.rationale.alternatives if one.chosen]
+    assert chosen.source is (Source.MODELLED if OFFERS[0].mode.name in chosen.label else Source.MEASURED)
 
 
 def test_degree_needs_a_higher_clock_when_a_prompt_may_share_its_iteration():

@@ -17,7 +17,8 @@ from core.controllers.fleet.scale_dynamo import (
     ScaleDynamoState,
     step,
 )
-from core.types import ForwardLoad, Mode, PoolKey, Reason, ScaleTo
+from core.engine.measured import Basis
+from core.types import ForwardLoad, Mode, PoolKey, Reason, ScaleTo, Source
 
 NODE = Mode("H100-SXM-80GB", 8)
 S, M, L = (PoolKey("north", name) for name in ("SS", "MM", "LL"))
@@ -45,12 +46,13 @@ def shares(effects) -> dict[PoolKey, float]:
 
 
 def test_only_the_largest_class_is_rounded_up_when_load_is_handed_down():
-    _, effects = step(None, observe(classes(250.0, 130.0, 340.0)), PLAIN)
+    _, effects = step(None, observe(classes(250.0, 130.0, 340.0), basis=Basis(Source.MEASURED, 5.0)), PLAIN)
     # 2.5 -> 2, 0.5 on; 0.5 + 1.3 = 1.8 -> 1, 0.8 on; 0.8 + 3.4 = 4.2 -> 5
     assert counts(effects) == {S: 2, M: 1, L: 5}
     assert shares(effects) == pytest.approx({S: 0.5 / 2.5, M: 0.8 / 1.8})
     assert [c.to for c in effects.commands if isinstance(c, ForwardLoad)] == [M, L]
     json.dumps(effects.rationale.inputs, allow_nan=False)
+    assert effects.rationale.inputs["profiles"] == {NODE.name: {"source": "measured", "measured_at_s": 5.0}}
 
 
 def test_every_class_is_rounded_up_when_load_is_not_handed_down():

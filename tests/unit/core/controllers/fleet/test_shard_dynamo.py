@@ -18,7 +18,7 @@ from core.engine.engine_model import engine_model, gpu
 from core.engine.load_profile import clocks, modelled
 from core.engine.overhead_table import OverheadTable, reshard_key, start_key
 from core.engine.overheads import weight_bytes
-from core.types import ChangeKind, Limits, PoolKey, Reason
+from core.types import ChangeKind, Limits, Mode, PoolKey, Reason
 from tests.unit.laws import examples
 
 GPU, MODEL = "H100-SXM-80GB", "Llama2-70B"
@@ -58,6 +58,8 @@ def test_a_smaller_degree_is_taken_when_the_load_is_small():
     assert effects.rationale.reason is Reason.OPTIMAL
     assert effects.rationale.inputs["MM at north"]["saving_j"] > effects.rationale.inputs["MM at north"]["transition_j"]
     json.dumps(effects.rationale.inputs, allow_nan=False)
+    known = effects.rationale.inputs["MM at north"]["profiles"]
+    assert known == {Mode(GPU, tp).name: {"source": "modelled"} for tp in PROFILES}
 
 
 def test_mix_stays_when_it_is_the_best():

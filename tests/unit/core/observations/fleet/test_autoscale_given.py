@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from core.controllers.fleet.autoscale import EngineSize
+from core.engine.measured import Basis
 from core.observations.fleet.autoscale_given import largest_tp, observation, profiled, sizes
 from core.types import ClassDemand, Mode, ModeProfile, PartitionOption, Source
 
 A, H = "A100-80GB", "H100-SXM-80GB"
 RATES = {Mode(A, 8): 9.0, Mode(A, 1): 0.0, Mode(A, 2): 4.0, Mode(A, 4): 3.0, Mode(H, 1): 0.0, Mode(H, 2): 5.0}
+MODELLED = Basis(Source.MODELLED, None)
 SPAWN_S = {mode: 10.0 * mode.tp for mode in RATES}
 
 
@@ -25,9 +27,13 @@ SPAWN_S = {mode: 10.0 * mode.tp for mode in RATES}
 def test_sizes_rise_in_what_they_carry(
     most_tp: int, caps: dict[int, float], expected: dict[str, list[tuple[int, float]]]
 ) -> None:
-    found = sizes(RATES, caps, most_tp, SPAWN_S)
+    found = sizes(RATES, caps, most_tp, SPAWN_S, dict.fromkeys(RATES, MODELLED))
     assert found == {
-        gpu: tuple(EngineSize(Mode(gpu, tp), rps, 10.0 * tp) for tp, rps in own) for gpu, own in expected.items()
+        gpu: tuple(
+            EngineSize(Mode(gpu, tp), rps, 10.0 * tp, None if tp in caps else MODELLED)  # a set rate rests on nothing
+            for tp, rps in own
+        )
+        for gpu, own in expected.items()
     }
 
 
