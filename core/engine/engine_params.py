@@ -7,6 +7,7 @@ from their shapes (`model_shape`). Engines belong to parameter sets (`parameter_
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 
 from core.engine.model_shape import BadShape, ModelParams, is_key, shape_of_key
 from core.engine.parameter_caches import cached
@@ -17,13 +18,16 @@ __all__ = [
     "ENGINES",
     "FITTED",
     "GPUS",
+    "GPU_BASES",
     "MODELS",
     "EngineParams",
     "GpuParams",
     "ModelParams",
     "UnknownConfiguration",
     "UnsplittableModel",
+    "fitted_engines",
     "gpu",
+    "gpu_basis",
     "knows_model",
     "model",
     "modelled_source",
@@ -36,6 +40,7 @@ GPUS: Mapping[str, GpuParams] = Gpus()
 ENGINES: Mapping[str, EngineParams] = {
     name: of_gpus[""] for one in SETS.values() for name, of_gpus in one.engines.items()
 }
+GPU_BASES = ("measured", "measured in part", "data sheet")
 
 
 class UnknownConfiguration(ValueError):
@@ -90,6 +95,19 @@ def modelled_source(engine: str, gpu_name: str) -> Source:
     found = set_of(engine)
     by_sheet = found is not None and gpu_name not in found.fitted and gpu_name in GPUS
     return Source.DATA_SHEET if by_sheet else Source.MODELLED
+
+
+@cache
+def fitted_engines(gpu_name: str) -> tuple[str, ...]:
+    """Returns the engines for which the GPU type's parameters were fitted to measurements, by name."""
+    return tuple(sorted(name for one in SETS.values() if gpu_name in one.fitted for name in one.engines))
+
+
+def gpu_basis(gpu_name: str) -> str:
+    """Says what a GPU type's parameters rest on, one of `GPU_BASES`."""
+    measured, in_part, data_sheet = GPU_BASES
+    engines = fitted_engines(gpu_name)
+    return measured if len(engines) == len(ENGINES) else in_part if engines else data_sheet
 
 
 def split_fault(model_name: str, tp: int) -> str:

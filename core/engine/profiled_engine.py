@@ -309,8 +309,9 @@ class ProfiledEngine:
             found = scaled(each)
         gpu_watts = min(found.watts / self.profile.tp, self.model.gpu_params.tdp_w)
         watts = gpu_watts * self.profile.tp
-        answer = Iteration(found.t_s, watts, gpu_watts, modelled.f_eff_mhz, watts * found.t_s, Source.MODELLED)
-        return Prediction(answer, modelled_margins(self.profile.gpu), Source.MODELLED)
+        source = self.model.source
+        answer = Iteration(found.t_s, watts, gpu_watts, modelled.f_eff_mhz, watts * found.t_s, source)
+        return Prediction(answer, modelled_margins(self.profile.gpu, self.profile.engine), source)
 
     def _source(self, measured: bool) -> Source:
         """Returns the source of an answer inside the hull: on a measured place, or between such."""
@@ -323,7 +324,7 @@ class ProfiledEngine:
 
         What others measured on their machines, and power that nobody measured, is trusted no more than the closed form.
         """
-        floor, modelled = Margins(0.0, 0.0, 0.0), modelled_margins(self.profile.gpu)
+        floor, modelled = Margins(0.0, 0.0, 0.0), modelled_margins(self.profile.gpu, self.profile.engine)
         if source is Source.INTERPOLATED:
             floor = Margins(*_INTERPOLATED_MARGINS, max(_INTERPOLATED_MARGINS))
         elif source is not Source.MEASURED:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from core.cells import original, write_csv
 from core.engine.engine_model import UnknownConfiguration, engine_model
-from core.engine.engine_params import FITTED
+from core.engine.engine_params import fitted_engines
 from core.types import Source
 
 COLUMNS = (
@@ -62,12 +62,13 @@ class Margins:
     clock: float
 
 
-def modelled_margins(gpu: str) -> Margins:
+def modelled_margins(gpu: str, engine: str) -> Margins:
     """Returns the margins of the closed form, until a node has been profiled.
 
-    H100 clock scaling rests on one paper's tables. Of a type known by its data sheet nothing was measured.
+    H100 clock scaling rests on one paper's tables. Of a type known by its data sheet nothing was measured with the
+    engine.
     """
-    if gpu not in FITTED:
+    if engine not in fitted_engines(gpu):
         return Margins(time=0.25, power=0.25, clock=0.40)
     return Margins(time=0.10, power=0.10, clock=0.30 if gpu.startswith("H100") else 0.10)
 

@@ -10,7 +10,7 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from core.engine.engine_params import FITTED, GPUS
+from core.engine.engine_params import ENGINES, GPUS, fitted_engines, gpu_basis
 from core.engine.gpu_types import SHIPPED, GpuType
 from core.engine.profiles import modelled_margins
 from pools.access import rights
@@ -20,7 +20,6 @@ from scheduler.operations.configure import registry
 
 from .listing import Column, listing
 
-MEASURED, DATA_SHEET = "measured", "data sheet"
 COLUMNS = (
     Column("name", "GPU type"),
     Column("peak_tflops", "TFLOP/s", number=True, hint="Dense, at 16 bit"),
@@ -28,7 +27,7 @@ COLUMNS = (
     Column("memory_gb_per_s", "Bandwidth", number=True),
     Column("tdp_w", "TDP", number=True),
     Column("gpus", "GPUs", number=True, hint="Of nodes that you may see"),
-    Column("basis", "Parameters are", hint="Measured: fitted to published measurements"),
+    Column("basis", "Parameters are", hint="Measured: fitted to published measurements; in part: with some engines"),
     Column("entered", "From"),
     Column("source", "Source"),
 )
@@ -81,7 +80,7 @@ def _sheets() -> dict[str, tuple[GpuType, int | None]]:
 
 def basis(name: str) -> str:
     """Says what a type's parameters in the engine model rest on; empty: it knows no such type."""
-    return MEASURED if name in FITTED else DATA_SHEET if name in GPUS else ""
+    return gpu_basis(name) if name in GPUS else ""
 
 
 @never_cache
@@ -99,7 +98,7 @@ def gpu_types(request: HttpRequest) -> HttpResponse:
             sheet.hbm_bw / 1e9,
             sheet.tdp_w,
             counts.get(name, 0),
-            MEASURED if name in FITTED else DATA_SHEET,
+            gpu_basis(name),
             "shipped" if pk is None else "entered",
             sheet.source,
             pk,
@@ -132,11 +131,13 @@ def gpu_type(request: HttpRequest, name: str) -> HttpResponse:
         raise Http404("no such GPU type")
     sheet, pk = sheets[name]
     nodes = Node.objects.filter(cluster__site__in=rights.sites_of(request.user), gpus__gpu_type=name).distinct()
-    margins = modelled_margins(name)
+    engines = fitted_engines(name)
+    margins = modelled_margins(name, engines[0] if engines else min(ENGINES))
     context = {
         "sheet": sheet,
         "pk": pk,
-        "basis": MEASURED if name in FITTED else DATA_SHEET,
+        "basis": gpu_basis(name),
+        "engines": engines,
         "figures": _figures(sheet),
         "nodes": list(nodes.values_list("name", flat=True)),
         "profiles": Profile.objects.filter(gpu_type=name).count(),

@@ -17,7 +17,7 @@ import msgspec
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 Arm = Literal["A", "B"]
-Basis = Literal["measured", "data sheet"]
+Basis = Literal["measured", "measured in part", "data sheet"]
 Cadence = Literal["weekly", "monthly"]
 ConsequenceLevel = Literal["error", "warning", "info"]
 DecisionKind = Literal["carbon", "scale", "shard", "clock", "deferral"]
@@ -1341,7 +1341,8 @@ class ShippedGpuType(msgspec.Struct, frozen=True, kw_only=True):
     """A type by its data sheet, with the fields of those that operators enter.
 
     Attributes:
-        basis: Measured: its parameters were fitted to published measurements. Else plans keep wide margins.
+        basis: Measured: its parameters were fitted to published measurements, in part: those of some engines.
+            Else plans keep wide margins.
     """
 
     name: str

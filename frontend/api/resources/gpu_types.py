@@ -9,7 +9,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from core.engine.engine_params import FITTED
+from core.engine.engine_params import GPU_BASES, gpu_basis
 from core.engine.gpu_types import SHIPPED
 from pools.models import GpuType
 
@@ -21,8 +21,9 @@ class ShippedGpuTypeSerializer(serializers.Serializer):
 
     name = serializers.CharField()
     basis = serializers.ChoiceField(
-        choices=["measured", "data sheet"],
-        help_text="Measured: its parameters were fitted to published measurements. Else plans keep wide margins.",
+        choices=GPU_BASES,
+        help_text="Measured: its parameters were fitted to published measurements, in part: those of some engines. "
+        "Else plans keep wide margins.",
     )
     driver_names = serializers.ListField(child=serializers.CharField())
     peak_tflops = serializers.FloatField()
@@ -60,5 +61,4 @@ class ShippedGpuTypesView(View):
 
 def _row(shipped: GpuType) -> dict[str, Any]:
     names = [name for name in ShippedGpuTypeSerializer().fields if name != "basis"]
-    basis = "measured" if shipped.name in FITTED else "data sheet"
-    return {"basis": basis, **{name: getattr(shipped, name) for name in names}}
+    return {"basis": gpu_basis(shipped.name), **{name: getattr(shipped, name) for name in names}}

@@ -62,7 +62,8 @@ class Question:
             predicted = known.iteration(*batch)
             found, margins, watts_source = predicted.iteration, predicted.margins, predicted.watts_source
         else:
-            found, margins, watts_source = one.iteration(*batch), modelled_margins(one.gpu), one.source
+            margins = modelled_margins(one.gpu, one.engine)
+            found, watts_source = one.iteration(*batch), one.source
         return {
             **asdict(found),
             "watts_source": watts_source,

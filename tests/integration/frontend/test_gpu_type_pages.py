@@ -36,6 +36,12 @@ def test_list_has_shipped_and_entered_types_with_what_they_rest_on(client: Clien
     assert 'href="/gpu-types/"' in client.get(reverse("configure", args=["gpu-types"])).content.decode()
 
 
+def test_page_says_with_which_engines_a_type_was_measured(client: Client) -> None:
+    part, whole = (client.get(f"/gpu-types/{name}/").content.decode() for name in ("B200-180GB", "A100-80GB"))
+    assert "for the engines eager-2023, vllm-2025, vllm-2025-busy-host" in part
+    assert "for the engines" not in whole
+
+
 def test_page_says_what_is_assumed_and_where_it_is(client: Client) -> None:
     seed.everything(minutes=1)
     GpuType.of_sheet(OWN).save()
@@ -68,4 +74,5 @@ def test_rest_makes_and_keeps_types_and_shows_the_shipped_ones(client: Client) -
     assert [row["name"] for row in shown] == list(SHIPPED)
     bases = {row["name"]: row["basis"] for row in shown}
     assert (bases["A100-80GB"], bases["H200-SXM-141GB"]) == ("measured", "data sheet")
+    assert bases["B200-180GB"] == "measured in part"  # with the engines of 2025
     assert shown[0]["peak_tflops"] == 989.0

@@ -56,10 +56,16 @@ def test_no_two_types_have_a_drivers_name_in_common() -> None:
 
 
 def test_margins_are_wide_until_a_type_was_measured() -> None:
-    fitted, by_sheet = modelled_margins("A100-80GB"), modelled_margins("H200-SXM-141GB")
+    fitted, by_sheet = (modelled_margins(name, "vllm-v1") for name in ("A100-80GB", "H200-SXM-141GB"))
     assert by_sheet.time > fitted.time
     assert by_sheet.power > fitted.power
-    assert by_sheet.clock > modelled_margins("H100-SXM-80GB").clock
+    assert by_sheet.clock > modelled_margins("H100-SXM-80GB", "vllm-v1").clock
+
+
+def test_margins_go_by_the_engine_that_a_type_was_measured_with() -> None:
+    with_others, measured_with = (modelled_margins("B200-180GB", engine) for engine in ("vllm-v1", "vllm-2025"))
+    assert with_others == modelled_margins("H200-SXM-141GB", "vllm-v1")
+    assert measured_with == modelled_margins("A100-80GB", "vllm-v1")
 
 
 def test_faster_memory_shortens_decoding_alone() -> None:
