@@ -59,7 +59,7 @@ def test_fleet_is_the_one_of_least_power_among_all_counts_and_clocks():
     json.dumps(effects.rationale.inputs, allow_nan=False)
 
 
-def test_decision_names_what_each_profile_rests_on_and_of_when_that_is():
+def test_decision_names_the_origin_and_the_time_of_each_profile():
     own = replace(TP8_PROFILE, source=Source.MEASURED, measured_at_s=5.0)
     _, effects = decide(None, 40.0, 40.0, offers=(OFFERS[0], replace(OFFERS[1], profile=own)))
     known = {OFFERS[0].mode.name: {"source": "modelled"}, TP8.name: {"source": "measured", "measured_at_s": 5.0}}
