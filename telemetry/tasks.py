@@ -9,6 +9,8 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
+from pools import agent_states
+from pools.models import Node
 from telemetry import tracing
 from telemetry.alerts import evaluation
 from telemetry.alerts import notices as alert_notices
@@ -81,7 +83,11 @@ def score_forecasts() -> int:
 @shared_task(acks_late=False)
 def calibrate_engines() -> int:
     """Adds what engines did of late to what is known of them."""
-    return residual_rows.calibrate(timezone.now())
+    with agent_states.connect() as client:
+        reported = agent_states.states(client, Node.objects.values_list("name", flat=True)).values()
+    there = [instance for state in reported for instance in state.instances]
+    limits = {instance.uid: instance.engine_limits for instance in there if instance.engine_limits is not None}
+    return residual_rows.calibrate(timezone.now(), limits)
 
 
 @shared_task

@@ -3,8 +3,9 @@
 An engine tells how many sequences run and how many tokens it has made, its GPUs' meters how many joules. Over a window
 in which it was busy all along, B running sequences make B tokens an iteration, so that the mean iteration takes
 B s / tokens. Held against the prediction for that batch, its contexts, its share of prompts (the mean iteration of
-`steady_state`) and its clock, span by span, it gives a ratio of time; the joules give one of power. Ratios are kept by
-clock, in logarithms; old ones fade, so that a residual follows an engine that changes within minutes.
+`steady_state`) and its clock, span by span, it gives a ratio of time; the joules give one of power. A prompt that is
+taken in by chunks is in several iterations and makes a token in the last. Ratios are kept by clock, in logarithms; old
+ones fade, so that a residual follows an engine that changes within minutes.
 """
 
 from __future__ import annotations
@@ -83,17 +84,22 @@ class Ratio:
     power: float | None
 
 
-def ratio(window: Window, costs: IterationCosts) -> Ratio | None:
+def ratio(window: Window, costs: IterationCosts, chunk_tokens: int = 0) -> Ratio | None:
     """Returns measured over predicted of a window; None: it says nothing, or nothing that one can believe.
 
     Seconds are those of sequences: each of B that run waits an iteration for its token.
+
+    Args:
+        chunk_tokens: Of one prompt that the engine takes into an iteration at most; 0: all.
     """
     if any(span.running < 1.0 or span.seconds <= 0.0 or span.generated_tokens < 0.0 for span in window.spans):
         return None
-    busy_s = math.fsum(span.running * span.seconds for span in window.spans)
-    predicted_s = predicted_j = 0.0
+    busy_s = predicted_s = predicted_j = 0.0
     for span in window.spans:
-        t_s, watts = _mean_iteration(span, costs)
+        chunks = _chunks(span, chunk_tokens)
+        making = _making_tokens(span, chunks)
+        t_s, watts = _mean_iteration(span, costs, chunks, making)
+        busy_s += making * span.seconds
         predicted_s += span.generated_tokens * t_s
         predicted_j += watts * span.seconds
     if predicted_s <= 0.0:
@@ -103,16 +109,32 @@ def ratio(window: Window, costs: IterationCosts) -> Ratio | None:
     return found if _believable(found.time) and (found.power is None or _believable(found.power)) else None
 
 
-def _mean_iteration(span: Span, costs: IterationCosts) -> tuple[float, float]:
-    """Returns seconds and watts of the mean of iterations with and without prompts, each prompt in one of them."""
-    decode = Totals(decodes=span.running, context_tokens=span.kv_tokens)
+def _chunks(span: Span, chunk_tokens: int) -> float:
+    """Returns the iterations that take in a prompt, on the mean: the last chunk is half a one."""
+    if not chunk_tokens or span.prompts <= 0.0:
+        return 1.0
+    return max(1.0, span.prompt_tokens / span.prompts / chunk_tokens + 0.5)
+
+
+def _making_tokens(span: Span, chunks: float) -> float:
+    """Returns how many of the running sequences make a token in an iteration: all but those whose prompt goes on."""
+    if span.generated_tokens <= 0.0:
+        return span.running
+    started = span.prompts * span.running / (span.generated_tokens + span.prompts * (chunks - 1.0))  # an iteration
+    return span.running - started * (chunks - 1.0)
+
+
+def _mean_iteration(span: Span, costs: IterationCosts, chunks: float, making: float) -> tuple[float, float]:
+    """Returns seconds and watts of the mean of iterations with and without prompts, each prompt in `chunks` of them."""
+    decode = Totals(decodes=making, context_tokens=span.kv_tokens)
     without = costs.iteration_of(span.mhz, decode)
     if span.prompts <= 0.0 or span.prompt_tokens <= 0.0 or span.generated_tokens <= 0.0:
         return without.t_s, without.watts
-    started = span.prompts * span.running / span.generated_tokens  # an iteration
-    share, prefills = min(1.0, started), max(1.0, started)
+    taken = chunks * span.prompts * making / span.generated_tokens  # chunks in an iteration
+    share, prefills = min(1.0, taken), max(1.0, taken)
     each = span.prompt_tokens / span.prompts
-    mixed = replace(decode, new_tokens=prefills * each, pairs=prefills * each**2 / 2.0, prefills=prefills)
+    new = prefills * each / chunks
+    mixed = replace(decode, new_tokens=new, pairs=new * each / 2.0, prefills=prefills)
     beside = costs.iteration_of(span.mhz, mixed)
     mean_s = (1.0 - share) * without.t_s + share * beside.t_s
     return mean_s, ((1.0 - share) * without.energy_j + share * beside.energy_j) / mean_s

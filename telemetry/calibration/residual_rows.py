@@ -25,6 +25,7 @@ from core.engine.calibration import Calibration, Ratio, Window, ratio
 from core.engine.corrections import Configuration, Correction, configuration
 from core.engine.engine_model import UnknownConfiguration
 from core.engine.iteration import IterationCosts, Totals
+from core.ports import EngineLimits
 from core.units import US_PER_S
 from pools.models import EngineResidual, Instance, InstanceGpu
 from telemetry.calibration.report_windows import EngineReports, Readings, windows
@@ -71,11 +72,15 @@ class _Engine:
     key: Configuration
     service: str
     request_class: str
+    chunk_tokens: int = 0  # of one prompt in an iteration; 0: all
 
 
-def calibrate(now: datetime) -> int:
-    """Adds what engines reported of late to the residuals of their configurations; returns the windows that counted."""
-    by_key = _engines(now)
+def calibrate(now: datetime, limits: Mapping[str, EngineLimits]) -> int:
+    """Adds what engines reported of late to the residuals of their configurations; returns the windows that counted.
+
+    `limits`: those in force in each engine that can say so, by its uid; others are vLLM's own.
+    """
+    by_key = _engines(now, limits)
     chosen = [engine.pk for engines in by_key.values() for engine in engines]
     if not chosen:
         return 0
@@ -126,7 +131,9 @@ def _calibrate(
             reports[engine.pk], meters.get(engine.pk, {}), key.tp, costs.kv_capacity_tokens, prompt_mean, since_s
         ):
             used[str(engine.pk)] = window.at_s
-            if not _throttles(window, costs, key.tp * gpu.tdp_w) and (found := ratio(window, costs)) is not None:
+            if not _throttles(window, costs, key.tp * gpu.tdp_w) and (
+                found := ratio(window, costs, engine.chunk_tokens)
+            ):
                 seen.append((window, found))
     if not seen and (row is None or known):
         return 0
@@ -174,7 +181,7 @@ def _write(
 # -- what is read ----------------------------------------------------------------------------------------
 
 
-def _engines(now: datetime) -> dict[Configuration, list[_Engine]]:
+def _engines(now: datetime, limits: Mapping[str, EngineLimits]) -> dict[Configuration, list[_Engine]]:
     """Returns the engines of this turn by configuration.
 
     Left out are those that share GPUs with another one, whose meters say nothing of each, and those whose requests
@@ -195,7 +202,9 @@ def _engines(now: datetime) -> dict[Configuration, list[_Engine]]:
             whole[service.pk] = service.policy_knobs().split == "none"
         if whole[service.pk]:
             key = configuration(card.engine_model_name, instance.gpu_type, instance.tp, card.engine)
-            found[key].append(_Engine(instance.pk, key, service.name, instance.pool.request_class.name))
+            own = limits.get(str(instance.uid), EngineLimits())
+            most = min(own.chunk_tokens or own.max_num_batched_tokens, own.max_num_batched_tokens)
+            found[key].append(_Engine(instance.pk, key, service.name, instance.pool.request_class.name, most))
     turn = int(now.timestamp() // (STRETCH_S / 2.0))
     return {key: _some(engines, turn) for key, engines in found.items()}
 

@@ -26,7 +26,6 @@ SERVICE = "llama3-70b"
 TEN_MINUTES_S = 600.0
 SLOWER, HUNGRIER = 1.3, 1.2
 NEAR = 0.05
-PLANS_S = 60.0  # six turns of the loop
 # Of each configuration that has windows: the factors in force, each counting as its clock was run at.
 IN_FORCE = """
 SELECT shape, gpu_type, tp, engine, time, power, state->'time'->'weight', windows FROM pools_engineresidual
@@ -56,13 +55,20 @@ FROM telemetry_requestrecord r LEFT JOIN pools_instance i ON i.uid = r.instance_
 WHERE r.started_at >= %s AND r.started_at < %s AND NOT r.slo_met GROUP BY 1, 2, 3
 """
 ALERTS = "SELECT summary FROM telemetry_alert WHERE rule = 'engine_drift' AND state <> 'resolved'"
-PROFILE = """
+PROFILES = """
 from scheduler.operations import engine_profiles
 from tests.fakes.engine_profiles import rows
-clocks = {clocks}
-made = rows({slower}, 1.0, model={model!r}, gpu={gpu!r}, tp={tp}, clocks=clocks)
+made = []
+for gpu, degrees, clocks in {modes}:
+    for tp in degrees:
+        made += rows({slower}, 1.0, model={model!r}, gpu=gpu, tp=tp, clocks=clocks)
 engine_profiles.bring_in(engine_profiles.Actor(), [row | {{"engine": {engine!r}}} for row in made], publish=True)
 """
+# All that plans may choose: they would leave what alone is said to be slow, and nothing would be seen of it.
+MODES = (
+    ("H100-SXM-80GB", (2, 4), (300.0, 800.0, 1400.0, 1980.0)),
+    ("A100-80GB", (2, 4, 8), (300.0, 700.0, 1000.0, 1410.0)),
+)
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +114,8 @@ def attainment(product: Product, since: datetime, until: datetime) -> float:
 
 
 def origins(product: Product, kind: str, since: datetime, until: datetime) -> set[str]:
-    """Returns what decisions of a kind went by."""
-    found = {origin for (origin,) in product.sql(PLANNED, kind, since, until) if origin is not None}
-    assert found, f"no {kind} decision says what it goes by"
-    return found
+    """Returns what decisions of a kind went by; scale puts on record those alone that change something."""
+    return {origin for (origin,) in product.sql(PLANNED, kind, since, until) if origin is not None}
 
 
 def test_engines_that_change_are_followed_within_ten_minutes(product: Product) -> None:
@@ -123,8 +127,9 @@ def test_engines_that_change_are_followed_within_ten_minutes(product: Product) -
         assert hungrier == pytest.approx(1.0, abs=NEAR)
     changed = datetime.now(UTC)
     before = attainment(product, began, changed)
-    for kind in ("scale", "clock"):
-        assert "calibrated" not in origins(product, kind, began, changed)
+    known = origins(product, "clock", began, changed)
+    assert known
+    assert "calibrated" not in known | origins(product, "scale", began, changed)
     tell(product, SLOWER, HUNGRIER)
 
     def followed() -> float | None:
@@ -135,32 +140,32 @@ def test_engines_that_change_are_followed_within_ten_minutes(product: Product) -
     took_s = wait_for("residuals near the truth", followed, TEN_MINUTES_S, every_s=5.0)
     print(f"residuals within 5 % after {took_s:.0f} s: {in_force(product)}")
     healed = datetime.now(UTC)
-    time.sleep(PLANS_S)
-    after = datetime.now(UTC)
-    assert attainment(product, healed, after) >= before - 0.02  # the objective is kept
+    time.sleep(60.0)
+    assert attainment(product, healed, datetime.now(UTC)) >= before - 0.02  # the objective is kept
     # That plans and clocks follow; by how much, test_calibration.py says: here lengths of requests change as well.
     for kind in ("scale", "clock"):
-        assert "calibrated" in origins(product, kind, healed, after)
+
+        def by_calibrated(kind: str = kind) -> bool:
+            return "calibrated" in origins(product, kind, changed, datetime.now(UTC))
+
+        left_s = TEN_MINUTES_S - (datetime.now(UTC) - changed).total_seconds()
+        wait_for(f"a {kind} decision by calibrated figures", by_calibrated, left_s, every_s=5.0)
     alerts = wait_for("an alert", lambda: product.sql(ALERTS), 300.0, every_s=5.0)
     assert all("times the predicted time" in summary for (summary,) in alerts)
 
 
-def test_wrong_profile_is_healed_by_what_is_served(product: Product) -> None:
-    """Of all configurations that serve: plans may leave one that is said to be slow; then nothing is seen of it."""
+def test_wrong_profiles_are_healed_by_what_is_served(product: Product) -> None:
     tell(product, 1.0, 1.0)
-    keys = in_force(product).keys()
-    for _, gpu, tp, engine in keys:
-        clocks = (300.0, 800.0, 1400.0, 1980.0) if gpu.startswith("H100") else (300.0, 700.0, 1000.0, 1410.0)
-        code = PROFILE.format(clocks=clocks, slower=SLOWER, model="Llama3-70B", gpu=gpu, tp=tp, engine=engine)
-        command = [sys.executable, "manage.py", "shell", "-c", code]
-        subprocess.run(
-            command, cwd=ROOT, env=product.env, check=True, timeout=120, stdin=subprocess.DEVNULL, capture_output=True
-        )
+    code = PROFILES.format(modes=MODES, slower=SLOWER, model="Llama3-70B", engine="vllm-v1")
+    command = [sys.executable, "manage.py", "shell", "-c", code]
+    subprocess.run(
+        command, cwd=ROOT, env=product.env, check=True, timeout=300, stdin=subprocess.DEVNULL, capture_output=True
+    )
     published = time.monotonic()
 
     def healed() -> tuple[float, list[str]] | None:
-        found = {key: time_factor for key, (time_factor, _) in in_force(product).items() if key in keys}
-        near = [f"{key[1]} x {key[2]}" for key, factor in found.items() if abs(factor * SLOWER - 1.0) <= NEAR]
+        found = in_force(product).items()
+        near = [f"{gpu} x {tp}" for (_, gpu, tp, _), (slower, _) in found if abs(slower * SLOWER - 1.0) <= NEAR]
         return (time.monotonic() - published, near) if near else None
 
     took_s, which = wait_for("a residual that makes up for its profile", healed, TEN_MINUTES_S, every_s=5.0)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+import redis
 from django.test import Client
 
 from core.engine import measured
@@ -18,10 +19,12 @@ from core.engine.iteration import Totals
 from core.engine.step_tables import step_table
 from core.observations.load_profiles import load_profile
 from core.observations.mode_profile import Lengths
+from core.ports import EngineLimits
 from core.types import Limits, Mode
-from pools import engine_measurements
+from pools import engine_measurements, wire
 from pools.models import EngineResidual, Instance, InstanceGpu, Node, Profile, RequestClass, Service
 from scheduler.control.snapshot import published_profiles
+from telemetry import tasks
 from telemetry.alerts import evaluation
 from telemetry.calibration import residual_rows
 from telemetry.models import Alert, DemandSketch, GpuSample, InstanceSample
@@ -61,7 +64,7 @@ class Engines:
         """Serves and reports each second; a turn of the task is each half minute."""
         for _ in range(seconds // TURN_S):
             self._report(TURN_S)
-            residual_rows.calibrate(self.now + timedelta(seconds=residual_rows.SETTLE_S))
+            residual_rows.calibrate(self.now + timedelta(seconds=residual_rows.SETTLE_S), {})
             engine_measurements.refresh()
 
     def _report(self, seconds: int) -> None:
@@ -177,7 +180,7 @@ def test_plans_follow_when_engines_become_slower_and_hungrier(engines: Engines, 
 def test_window_counts_once_when_the_task_runs_again(engines: Engines) -> None:
     engines.serve(60)
     before = row()
-    assert residual_rows.calibrate(engines.now + timedelta(seconds=residual_rows.SETTLE_S)) == 0
+    assert residual_rows.calibrate(engines.now + timedelta(seconds=residual_rows.SETTLE_S), {}) == 0
     assert row().state == before.state
     assert set(before.state["used"]) == {str(instance.pk) for instance in engines.instances}
 
@@ -189,7 +192,7 @@ def test_calibration_begins_anew_when_another_profile_is_in_force(
     engines.serve(240)
     assert row().time
     monkeypatch.setattr(measured, "version_of", lambda key: "another")
-    residual_rows.calibrate(engines.now + timedelta(seconds=residual_rows.SETTLE_S + 120.0))  # nothing to read
+    residual_rows.calibrate(engines.now + timedelta(seconds=residual_rows.SETTLE_S + 120.0), {})  # nothing to read
     found = row()
     assert (found.time, found.windows, found.drifted, found.state["base"]) == ([], 0.0, False, "another")
 
@@ -269,3 +272,23 @@ def test_people_see_what_was_measured(engines: Engines, admin_client: Client) ->
     text = page.content.decode()
     assert "A100-80GB/TP4" in text
     assert "drifted: measure a new profile" in text
+
+
+def test_task_goes_by_the_chunks_that_agents_report(
+    engines: Engines, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (str(instance.uid) for instance in engines.instances)
+    own = [
+        wire.InstanceState(uid, 1, None, "ready", "m", "vllm-v1", "A100-80GB", 4, None, 210.0, 1410.0, engine_limits=it)
+        for uid, it in ((first, EngineLimits(chunk_tokens=512)), (second, None))
+    ]
+    state = wire.AgentState("loc3-a100", "boot", engines.now.timestamp(), None, own)
+    redis_client.set(wire.agent_key("loc3-a100"), wire.encode(state), ex=60)
+    given: list[dict[str, EngineLimits]] = []
+    monkeypatch.setattr(residual_rows, "calibrate", lambda now, limits: given.append(limits) or 0)
+    tasks.calibrate_engines()
+    assert given == [{first: EngineLimits(chunk_tokens=512)}]
+    chunks = {
+        one.pk: one.chunk_tokens for found in residual_rows._engines(engines.now, given[0]).values() for one in found
+    }
+    assert chunks == {engines.instances[0].pk: 512, engines.instances[1].pk: EngineLimits().max_num_batched_tokens}

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -68,6 +69,67 @@ def test_ratio_is_what_the_engine_differs_by(slower: float, hungrier: float, pro
     assert found.power is not None
     assert found.time == pytest.approx(slower, rel=0.01)
     assert found.power == pytest.approx(hungrier, rel=0.01)
+
+
+def served(chunk_tokens: int, slower: float, seconds: int = 60) -> Window:
+    """What an engine reports each second in which 16 sequences always run, of 1,000 prompt and 100 output tokens, and
+    which takes in so much of a prompt at once: all of it, iteration by iteration."""
+    prompt, output, mhz, now_s = 1_000, 100, 1005.0, 0.0
+    left = [prompt] * 16  # of the prompt
+    made = [100 * n // 16 for n in range(16)]
+    left[1:] = [0] * 15
+    tokens = taken = begun = 0.0
+    reports = []
+    for second in range(seconds + 1):
+        while now_s < second:
+            prefills = [n for n, rest in enumerate(left) if rest > 0]
+            new = [min(left[n], chunk_tokens or prompt) for n in prefills]
+            pairs = sum(one * (prompt - left[n] + one / 2.0) for n, one in zip(prefills, new, strict=True))
+            context = sum(prompt + made[n] for n, rest in enumerate(left) if not rest)
+            work = Totals(float(sum(new)), 0.0, pairs, float(len(prefills)), 16.0 - len(prefills), float(context))
+            now_s += slower * MODEL.iteration_of(mhz, work).t_s
+            taken += sum(new)
+            for n, one in zip(prefills, new, strict=True):
+                left[n] -= one
+            for n in range(16):
+                if left[n] == 0:
+                    made[n] += 1
+                    tokens += 1.0
+                if made[n] > output:
+                    left[n], made[n] = prompt, 0
+                    begun += 1.0
+        cache = float(sum(prompt - rest + one for rest, one in zip(left, made, strict=True)))
+        reports.append((tokens, taken, begun, cache))
+    return Window(
+        tuple(
+            Span(
+                float(n),
+                1.0,
+                mhz,
+                16.0,
+                after[0] - before[0],
+                after[1] - before[1],
+                after[2] - before[2],
+                after[3],
+                None,
+            )
+            for n, (before, after) in enumerate(pairwise(reports), start=1)
+        )
+    )
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.3])
+@pytest.mark.parametrize("chunk_tokens", [0, 512, 256])
+def test_ratio_is_the_same_when_prompts_are_taken_in_by_chunks(chunk_tokens: int, slower: float) -> None:
+    """Chunks cost less than the whole prompt at once: they come along while weights are read."""
+    one = served(chunk_tokens, slower)
+    found = ratio(one, MODEL, chunk_tokens)
+    assert found is not None
+    assert found.time == pytest.approx(slower, rel=0.015)
+    if chunk_tokens:
+        unaware = ratio(one, MODEL)
+        assert unaware is not None
+        assert abs(unaware.time / slower - 1.0) > 0.02
 
 
 def test_window_of_many_clocks_says_the_same_as_one_of_each() -> None:

@@ -1,0 +1,35 @@
+"""Reads from Redis what agents say of their nodes now."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import redis
+from django.conf import settings
+
+from pools import wire
+
+log = logging.getLogger(__name__)
+
+
+def connect() -> redis.Redis:
+    """Returns a client none of whose calls takes more than a few seconds."""
+    return redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5)
+
+
+def states(client: redis.Redis, nodes: Iterable[str]) -> Mapping[str, wire.AgentState]:
+    """Returns the agents' states by node, without nodes whose agent is silent or not understood."""
+    names = list(nodes)
+    found: dict[str, wire.AgentState] = {}
+    if not names:
+        return found
+    for name, data in zip(names, client.mget([wire.agent_key(name) for name in names]), strict=True):
+        if data is None:
+            continue
+        try:
+            found[name] = wire.decode(data, wire.AgentState)
+        except msgspec.MsgspecError as error:
+            log.warning("state of agent %s cannot be read: %s", name, error)
+    return found
