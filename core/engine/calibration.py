@@ -125,13 +125,17 @@ def _making_tokens(span: Span, chunks: float) -> float:
 
 
 def _mean_iteration(span: Span, costs: IterationCosts, chunks: float, making: float) -> tuple[float, float]:
-    """Returns seconds and watts of the mean of iterations with and without prompts, each prompt in `chunks` of them."""
+    """Returns seconds and watts of the mean of iterations with and without prompts, each prompt in `chunks` of them.
+
+    Prompts come at random: some iterations take in several chunks, others none.
+    """
     decode = Totals(decodes=making, context_tokens=span.kv_tokens)
     without = costs.iteration_of(span.mhz, decode)
     if span.prompts <= 0.0 or span.prompt_tokens <= 0.0 or span.generated_tokens <= 0.0:
         return without.t_s, without.watts
     taken = chunks * span.prompts * making / span.generated_tokens  # chunks in an iteration
-    share, prefills = min(1.0, taken), max(1.0, taken)
+    share = 1.0 - math.exp(-taken)
+    prefills = taken / share
     each = span.prompt_tokens / span.prompts
     new = prefills * each / chunks
     mixed = replace(decode, new_tokens=new, pairs=new * each / 2.0, prefills=prefills)
