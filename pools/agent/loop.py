@@ -127,6 +127,7 @@ class AgentLoop:
                 self._report_of_node.prepare(self._desired.launches)
             # None where clocks cannot be set; none without Redis either: leases lapse, as if the agent had gone.
             engines = self._engine_views(view) if reachable and not self._measure_only else []
+            view.mean_shares = self._clocks.mean_shares(now_s)
             self._clock_rows += self._clocks.tick(now_s, self._desired.clock, engines)
             view.errors += self._clocks.errors
         instances = self._instance_states(view)

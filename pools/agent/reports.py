@@ -38,7 +38,10 @@ _RANK = {"ready": 0, "sleeping": 1, "draining": 2, "starting": 3}
 
 @dataclass(slots=True)
 class View:
-    """The readings of one tick. `statuses` None: the runtime did not answer, nothing is known of the instances."""
+    """The readings of one tick. `statuses` None: the runtime did not answer, nothing is known of the instances.
+
+    `mean_shares`: by instance, its mean clock since the tick before over the one that was read.
+    """
 
     now_s: float
     gpus: tuple[GpuReading, ...] = ()
@@ -46,6 +49,7 @@ class View:
     engines: dict[str, EngineReading] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     hosts: tuple[HostReading, ...] = ()
+    mean_shares: Mapping[str, float] = field(default_factory=dict)
 
 
 def slowest(gpus: Sequence[GpuReading]) -> float | None:
@@ -163,7 +167,7 @@ def host_rows(view: View) -> list[HostSampleRow]:
 def instance_rows(view: View, states: Sequence[InstanceState]) -> list[InstanceSampleRow]:
     rows = []
     for state in states:
-        engine = view.engines.get(state.uid)
+        engine, mhz = view.engines.get(state.uid), state.sm_clock_mhz
         rows.append(
             InstanceSampleRow(
                 at_s=view.now_s,
@@ -176,7 +180,7 @@ def instance_rows(view: View, states: Sequence[InstanceState]) -> list[InstanceS
                 generation_tokens_total=engine.generation_tokens_total if engine else None,
                 ttft_s=state.ttft_s,
                 tpot_s=state.tpot_s,
-                sm_clock_mhz=state.sm_clock_mhz,
+                sm_clock_mhz=None if mhz is None else mhz * view.mean_shares.get(state.uid, 1.0),
                 url=state.url,
                 detail=state.detail,
                 start=state.start,

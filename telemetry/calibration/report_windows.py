@@ -1,8 +1,8 @@
 """Cuts what an engine and its GPUs' meters reported into windows that calibration can learn from. Pure.
 
 In such a window the engine was ready and had requests running at every report, and no report is missing. A window ends
-where that ends, or after `WINDOW_S`. Its clock may change: clock rules change it each second. An agent sets it just
-after it has read it, so that between two reports the clock is the one that the later report names.
+where that ends, or after `WINDOW_S`. Its clock may change: clock rules change it each second, or more often. An agent
+reports the mean since the report before, so that between two reports the clock is the one that the later report names.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from .clock_requests import ClockRequests, HeardClockRequest
 from .clock_rules import BY_REQUEST, rule_of
 from .engine_figures import Figures
 from .engine_view import EngineView, Rule, Seen, Why, unknown
+from .held_clock import HeldClock
 
 
 @dataclass(slots=True)
@@ -37,6 +38,7 @@ class _Clock:
     asked: HeardClockRequest | None = None
     mhz: float | None = None  # to be locked at; None: the top, by a lease that is left to lapse
     locked_mhz: float | None = None  # that the GPUs were last set to, as far as is known
+    held: HeldClock = field(default_factory=HeldClock)
 
     @property
     def by_request(self) -> bool:
@@ -101,7 +103,7 @@ class ClockLoop:
             clock.engine = engine.above_floor(own)
             rows += self._adopt(now_s, clock, own)
             rows += self._look(now_s, clock)
-            self._lock(clock, renew=True)
+            self._lock(now_s, clock, renew=True)
         faults = {clock.fault for clock in self._clocks.values() if clock.fault}
         self.errors += [f"clock policy: {fault}; clocks stay at the top" for fault in sorted(faults)]
         self._requests.forget_lapsed(now_s)
@@ -121,9 +123,13 @@ class ClockLoop:
                 rows += self._answer(now_s, clock, None)
             if uid in samples and sample is None:
                 clock.due_s = now_s + self._tick_s
-            self._lock(clock, renew=False)
+            self._lock(now_s, clock, renew=False)
         self._requests.forget_lapsed(now_s)
         return rows
+
+    def mean_shares(self, now_s: float) -> dict[str, float]:
+        """Returns by engine its mean clock since the last call over the one that it is locked at now."""
+        return {uid: clock.held.mean_share(now_s) for uid, clock in self._clocks.items()}
 
     def wanting(self, now_s: float) -> list[str]:
         """Returns the engines whose rule is due for a reading.
@@ -223,8 +229,12 @@ class ClockLoop:
         why = Why(Reason.NO_DATA.value, summary, {"sm_clock_mhz": clock.engine.sm_clock_mhz})
         return rows + self._log(now_s, clock, from_mhz, why)
 
-    def _lock(self, clock: _Clock, *, renew: bool) -> None:
+    def _lock(self, now_s: float, clock: _Clock, *, renew: bool) -> None:
         """Sets the clock that is to be locked: when it changes, and to renew its lease while it is below the top."""
+        self._set(clock, renew=renew)
+        clock.held.lock(now_s, clock.locked_mhz)
+
+    def _set(self, clock: _Clock, *, renew: bool) -> None:
         engine, target_mhz = clock.engine, clock.mhz
         if target_mhz is None:
             clock.locked_mhz = None  # the lease is still running: whoever measures it again sets the clock anew
