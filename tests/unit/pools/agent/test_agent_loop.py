@@ -109,6 +109,20 @@ def test_clock_decisions_are_in_the_batch_when_the_clock_loop_decides() -> None:
     assert bench.actuator.calls[-1] == ("lock", ("G0",), 1310.0, 10.0)
 
 
+def test_sample_has_the_mean_clock_since_the_one_before_when_the_rule_is_faster() -> None:
+    """A decision each half second: a tick reads the clock of the later one."""
+    bench = Bench()
+    bench.serve()
+    bench.link.desired_node = desired_node(desired_instance("a", ("G0",)), version=2, period_s=0.5)
+    bench.tick()
+    bench.loop.glance(bench.now_s + 0.5)
+    assert [call[2] for call in bench.actuator.calls] == [1310.0, 1210.0]
+    read_mhz = only(bench.tick()).sm_clock_mhz
+    (row,) = bench.link.batches[-1].instances
+    assert read_mhz is not None
+    assert row.sm_clock_mhz == pytest.approx(read_mhz * 1260.0 / 1210.0)
+
+
 def test_pool_changes_without_a_restart_when_an_instance_is_reassigned() -> None:
     bench = Bench()
     bench.serve()
