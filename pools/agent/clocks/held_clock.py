@@ -18,7 +18,7 @@ class HeldClock:
     _area: float = 0.0  # MHz times seconds
 
     def lock(self, now_s: float, mhz: float | None) -> None:
-        """Notes that another clock is locked from now on; None: a lease may lapse, so that nothing is known."""
+        """Sets what is locked from now on; None: a lease may lapse, so that nothing is known."""
         self._pass(now_s)
         self._mhz = mhz
 
