@@ -81,9 +81,17 @@ class Server:
             else:
                 listener.close()
                 raise OSError(errno.EADDRINUSE, "another actuator listens there", str(self._path))
-        listener.bind(str(self._path))
-        os.chmod(self._path, 0o666)  # who may ask is decided by who is at the other end, not by the file
-        listener.listen(_MOST_PEERS)
+        draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        draft.unlink(missing_ok=True)
+        try:
+            listener.bind(str(draft))
+            os.chmod(draft, 0o666)  # who may ask is decided by who is at the other end, not by the file
+            listener.listen(_MOST_PEERS)
+            draft.rename(self._path)  # whoever sees it can connect
+        except OSError:
+            draft.unlink(missing_ok=True)
+            listener.close()
+            raise
         return listener
 
     def _turn(self, listener: socket.socket, woken: socket.socket) -> None:

@@ -171,7 +171,11 @@ def test_message_is_refused_when_it_is_no_request(actuator: ActuatorProcess, boa
 def _connected(actuator: ActuatorProcess) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(10.0)
-    connection.connect(str(actuator.socket))
+    try:
+        connection.connect(str(actuator.socket))
+    except OSError:
+        connection.close()
+        raise
     return connection
 
 
