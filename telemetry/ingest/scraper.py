@@ -238,6 +238,8 @@ class RegisteredEngines:
                 batch = wire.AgentBatch(_AGENT, self._boot, self._seq, now_s, instances=rows)
                 pipe.eval(wire.ADD_WHILE_ROOM, 1, wire.BATCH_STREAM, str(wire.BATCH_STREAM_MOST), wire.encode(batch))
             *_, done = pipe.execute()
+        if not rows:
+            return  # nothing was to be kept: whether there is room is not known
         if not done and not self._full:
             log.warning("what registered engines say is not kept until the stream has room again")
         self._full = not done

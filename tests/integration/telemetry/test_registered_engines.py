@@ -123,6 +123,9 @@ def test_engine_is_measured_for_gateways_alone_when_the_stream_is_full(
     monkeypatch.setattr(wire, "BATCH_STREAM_MOST", 2)
     register(redis_client, pool, page.url)
     rounds(engines, redis_client, lambda _: "until the stream has room again" in caplog.text)
+    for engine in engines._engines.values():
+        engine.row = None  # it has said nothing new
+    engines._tell(time.time())
     page.text = page_of(running=4, waiting=0, prompt=2000, output=900)
     rounds(engines, redis_client, lambda found: [i for i in found if i.running == 4])
     assert redis_client.xlen(wire.BATCH_STREAM) == 2
