@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from core.chart_values import Bar, BarChart
-from core.simulator.lab.experiment import CONVERSATION, Experiment, Results, Run, Table
+from core.simulator.lab.experiment import CONVERSATION, Experiment, Run, Table
+from core.simulator.lab.measures import Results
 
 Seeds = Sequence[int | None]  # None: the whole hour
 SEEDS: Seeds = tuple(range(1, 11))

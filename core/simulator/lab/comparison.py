@@ -6,16 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.simulator.lab.experiment import Experiment, Results, Row
+from core.simulator.lab.experiment import Experiment, Row
+from core.simulator.lab.measures import Results, in_words
 
 OFF = 0.15  # by which a figure may differ from the published one without a word
-NOT_EXPLAINED = "off, and not explained yet."
-
-
-def in_words(value: float) -> str:
-    """Writes a value to three digits: 0.0123, 12.3, 12,300."""
-    short = f"{value:.3g}"
-    return short if "e+" not in short else f"{float(short):,.0f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +18,7 @@ class Compared:
 
     row: Row
     ours: float | None
+    reason: str  # the row's, with the figures of the runs
     open: bool = False
 
     @property
@@ -38,7 +33,7 @@ class Compared:
     @property
     def why(self) -> str:
         """The explanation of a row that is off; empty for others."""
-        return (self.row.why or NOT_EXPLAINED) if self.off else ""
+        return self.reason if self.off else ""
 
     def words(self, unknown: str = "-", space: str = " ") -> tuple[str, str, str]:
         """Returns published, simulated and ratio, as every table has them."""
@@ -57,12 +52,13 @@ def compared(experiment: Experiment, results: Results) -> list[Compared]:
     whole = all(run.label in results for run in experiment.runs)
     found = []
     for row in experiment.rows:
+        reason = row.why.words(results)
         try:
-            found.append(Compared(row, row.ours(results)))
+            found.append(Compared(row, row.ours(results), reason))
         except KeyError:
             if whole:
                 raise  # no run is missing: the row names one that does not exist
-            found.append(Compared(row, None, open=True))
+            found.append(Compared(row, None, reason, open=True))
     return found
 
 

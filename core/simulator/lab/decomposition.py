@@ -22,7 +22,8 @@ from core.simulator.figures.run_figures import ENERGY_KINDS
 from core.simulator.kernel.commands import SERVING, Answer, FleetView
 from core.simulator.kernel.outcome import Floats
 from core.simulator.lab.bound import MINUTE_S, Bound, Minute
-from core.simulator.lab.experiment import Figures, Results, Table
+from core.simulator.lab.experiment import Table
+from core.simulator.lab.measures import Figures, Results
 from core.simulator.lab.tail_latency import Ceiling
 from core.simulator.runs.runner import requests_of, run_scenario
 from core.simulator.scenario.layout import world_of

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from core.chart_values import BarChart
+from core.simulator.lab.measures import Measure, Results
+from core.simulator.lab.why import NOT_KNOWN, Why
 
 if TYPE_CHECKING:
     from core.simulator.lab.bound import Bound
-
-Figures = Mapping[str, Any]  # of a run, as `runs.runner.run_scenario` gives them
-Results = Mapping[str, Figures]  # by the run's label
 
 CONVERSATION = "azure-2023-conv"
 
@@ -28,17 +27,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A published figure and ours. `ours` may answer None: the runs do not have it.
-
-    `why`: where ours is off by more than 15 %, what that comes from.
-    """
+    """A published figure and ours. `why`: where ours is off by more than 15 %, what that comes from."""
 
     label: str
     place: str
     unit: str
     published: float
-    ours: Callable[[Results], float | None]
-    why: str = ""
+    ours: Measure
+    why: Why = NOT_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,47 +86,6 @@ class Found:
     bound: Bound | None = None
     tables: tuple[Table, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-def figure(of: str, name: str, quantile: str | None = None, scale: float = 1.0) -> Callable[[Results], float | None]:
-    """Makes a figure: a run's own."""
-
-    def found(results: Results) -> float | None:
-        value = results[of][name] if quantile is None else results[of][name][quantile]
-        return None if value is None else scale * value
-
-    return found
-
-
-def saving(of: str, against: str, name: str = "energy_wh") -> Callable[[Results], float | None]:
-    """Makes a figure: the saving in per cent of `against`; below zero it took more."""
-
-    def found(results: Results) -> float | None:
-        mine, other = results[of][name], results[against][name]
-        return None if mine is None or not other else 100.0 * (1.0 - mine / other)
-
-    return found
-
-
-def change(of: str, against: str, name: str, quantile: str | None = None) -> Callable[[Results], float | None]:
-    """Makes a figure: the change in per cent of `against`; of a latency, that of one of its quantiles."""
-    own, others = figure(of, name, quantile), figure(against, name, quantile)
-
-    def found(results: Results) -> float | None:
-        mine, other = own(results), others(results)
-        return None if mine is None or not other else 100.0 * (mine / other - 1.0)
-
-    return found
-
-
-def times(of: str, against: str, name: str = "energy_wh") -> Callable[[Results], float | None]:
-    """Makes a figure: how many times as much `against` took."""
-
-    def found(results: Results) -> float | None:
-        mine, other = results[of][name], results[against][name]
-        return None if not mine or other is None else other / mine
-
-    return found
 
 
 def plain(*policies: str) -> tuple[Run, ...]:

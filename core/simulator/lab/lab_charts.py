@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from core.chart_values import Bar, BarChart
 from core.simulator.lab.bound import Bound
-from core.simulator.lab.experiment import Experiment, Results
+from core.simulator.lab.experiment import Experiment
+from core.simulator.lab.measures import Results
 
 
 def chart_of(experiment: Experiment, results: Results, bound: Bound | None = None) -> BarChart:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from core.simulator.lab.bound import Bound
-from core.simulator.lab.comparison import Compared, compared, in_words, sentences
-from core.simulator.lab.experiment import Experiment, Found, Results
+from core.simulator.lab.comparison import Compared, compared, sentences
+from core.simulator.lab.experiment import Experiment, Found
 from core.simulator.lab.lab_charts import chart_of
+from core.simulator.lab.measures import Results, in_words
 
 
 def section(experiment: Experiment, found: Found, picture: str) -> str:

@@ -13,7 +13,8 @@ from pathlib import Path
 from core.simulator import shipped_scenarios
 from core.simulator.lab import decomposition
 from core.simulator.lab.bound import Bound, clairvoyant
-from core.simulator.lab.experiment import Experiment, Found, Results, Run, Table
+from core.simulator.lab.experiment import Experiment, Found, Run, Table
+from core.simulator.lab.measures import Results
 from core.simulator.runs.runner import requests_of
 from core.simulator.runs.simulation_jobs import SimulationJob
 from core.simulator.scenario.scenario import read_scenario

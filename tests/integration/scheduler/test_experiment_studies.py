@@ -55,7 +55,7 @@ def test_an_experiment_has_its_published_figures_beside_its_own_when_it_has_run(
     one, another = found["published"]
     assert (one["published"], one["place"], one["unit"]) == (40.0, "fig. 1", "%")
     assert one["ratio"] == pytest.approx(one["simulated"] / 40.0)
-    assert another["why"] == "off, and not explained yet."
+    assert another["why"] == "not known."
     assert found["bound"] is None
 
 
@@ -138,7 +138,7 @@ def test_pages_start_an_experiment_and_show_its_figures(
 
     shown = client.get(made["Location"])
     assert [row["run"].label for row in shown.context["rows"]] == ["after"]  # the one that is listed
-    assert "off, and not explained yet." in shown.content.decode()
+    assert "not known." in shown.content.decode()
     assert shown.context["table"].head == ("run", "prefill", "decode", "idle", "transition")
     assert "What the energy went into" in shown.content.decode()
     figures = client.get(f"{made['Location']}figures.json").json()["figures"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from core.simulator.lab.experiment import CONVERSATION, Experiment, Results, Row, Run, change, saving
+from core.simulator.lab.experiment import CONVERSATION, Experiment, Row, Run
+from core.simulator.lab.measures import Calculated, Measure, change, figure, saving
 from core.simulator.lab.papers.dynamollm_week import TUESDAY, Estimate, estimate
+from core.simulator.lab.why import NOT_KNOWN, Claim, Why, why
 
 # Pools by class do not fit twelve nodes at 17 times the rate: their queues grow, and it is the figures that say so.
 _CROWDED = "overload=allow"
@@ -13,50 +15,97 @@ _EIGHT = "workload.rate_scale=8"
 _ONE_POOL = "single_pool"
 _SIX = "single_pool of 6, 8 times"
 
-_FULL = (
-    "at 17 times the rate nine pools do not fit twelve nodes, and what waits is served after the hour: 8 times is what "
-    "they hold. There ScaleInst saves 4.1 % as published."
+_FULL = why(
+    "at 17 times the rate nine pools do not fit twelve nodes, and what waits is served after the hour: ScaleInst keeps "
+    "{full} of the requests in time, and {eighth} at 8 times, where it saves {inst}.",
+    full=Claim(figure("scale_inst", "slo_attainment", scale=100.0), 59.7, "%"),
+    eighth=Claim(figure("scale_inst, 8 times", "slo_attainment", scale=100.0), 99.4, "%", within=0.01),
+    inst=Claim(saving("scale_inst, 8 times", "single_pool, 8 times"), 4.13, "%", by=1.0),
 )
-_CLOCK = (
-    "an instance under 8 requests/s draws 36 % less at 1,200 than at 1,980 MHz in the engine model; the paper's table "
-    "II has 19 to 21 % less energy for a request at TP8."
+_CLOCK = why(
+    "instances run at {full} in the mean at 17 times the rate and at {eighth} at 8 times, for SinglePool's {top}. The "
+    "paper's measured energy of a request at TP8 is 19 to 21 % less at its best clock.",
+    cites="table II",
+    full=Claim(figure("scale_freq", "clock_mhz"), 0.0, "MHz"),
+    eighth=Claim(figure("scale_freq, 8 times", "clock_mhz"), 0.0, "MHz"),
+    top=Claim(figure("single_pool", "clock_mhz"), 1980.0, "MHz"),
 )
-_ROOM = (
-    "it goes with how full the twelve servers are: 26 % at 17 times the rate, where one pool just holds, 51 % at 8 "
-    "times, where nine do; 35 % lies between."
+_ROOM = why(
+    "it goes with how full the twelve servers are: {full} at 17 times the rate, where one pool just holds, {eighth} at "
+    "8 times, where nine do; 35 % lies between.",
+    full=Claim(saving("dynamollm", "single_pool"), 25.8, "%"),
+    eighth=Claim(saving("dynamollm, 8 times", "single_pool, 8 times"), 51.4, "%"),
 )
-_SLACK = (
+_SLACK = why(
     "the limits leave it: P99 TTFT may be 250 ms to 2 s, and TBT 100 ms, and each knob takes its part. At 8 times the "
-    "rate P50 TTFT is 13 % above SinglePool's with the scale loop alone, 53 % with re-sharding, 161 % with clocks: a "
-    "prompt alone takes 49 ms at TP8 and 1,980 MHz, 68 ms at 1,200, and 72 and 107 ms at TP4."
+    "rate P50 TTFT is {inst} above SinglePool's with the scale loop alone, {shard} with re-sharding, {freq} with "
+    "clocks.",
+    cites="table IV",
+    **{
+        name: Claim(change(f"scale_{name}, 8 times", "single_pool, 8 times", "ttft_s", "p50"), written, "%")
+        for name, written in (("inst", 13.0), ("shard", 53.0), ("freq", 161.0))
+    },
 )
-_MORE_SERVERS = (
-    "with twelve servers for both, those that MultiPool leaves idle draw less. One pool holds this rate on six "
-    "servers, and against those MultiPool's twelve take 70 % more."
+_MORE_SERVERS = why(
+    "with twelve servers for both, those that MultiPool leaves idle draw less. One pool holds this rate on six servers "
+    "({kept} in time), and against those MultiPool's twelve take {more} more.",
+    kept=Claim(figure(_SIX, "slo_attainment", scale=100.0), 99.8, "%", within=0.01),
+    more=Claim(change("multi_pool, 8 times", _SIX, "energy_wh"), 69.5, "%"),
 )
-_HALF_EMPTY = "instances are half as full as at 17 times the rate, where it saves 7.8 %: fewer need TP8."
-_TWELVE = (
+_HALF_EMPTY = why(
+    "fewer instances need TP8 when they are half as full: {gpus} less GPU time than SinglePool's at 8 times the rate, "
+    "{full} at 17 times, where it saves {saved}.",
+    gpus=Claim(saving("scale_shard, 8 times", "single_pool, 8 times", "gpu_hours"), 22.5, "%"),
+    full=Claim(saving("scale_shard", "single_pool", "gpu_hours"), 5.3, "%", by=1.0),
+    saved=Claim(saving("scale_shard", "single_pool"), 8.2, "%"),
+)
+_TWELVE = why(
     "it goes with the servers that the baseline has, which the paper does not tell. Ours has twelve at each load; "
-    "against one, two and four, which just carry the loads in one pool, DynamoLLM takes 20, 17 and 10 % more. The "
-    "published savings lie between."
+    "against one, two and four, which just carry the loads in one pool, DynamoLLM takes {low}, {medium} and {high} "
+    "more. The published savings lie between.",
+    **{
+        load: Claim(change(f"dynamollm, {load}", f"single_pool of {servers}, {load}", "energy_wh"), written, "%")
+        for load, servers, written in (("low", 1, 18.3), ("medium", 2, 17.0), ("high", 4, 9.6))
+    },
 )
-_FEWER = (
-    "it costs less than published, and at the high load nothing (4 % less): a wrong class goes to a pool whose nodes "
-    "are there anyway."
+_RIGHT, _WRONG = "dynamollm, medium", "dynamollm, medium, 40 % wrong"
+_OURS, _OURS_WRONG = "greenserve, medium", "greenserve, medium, 40 % wrong"
+_FEWER = why(
+    "a wrong class goes to a pool whose nodes are there anyway: it takes {gpus} more GPU time at this load, and the "
+    "energy at the high load changes by {high}.",
+    gpus=Claim(change(_WRONG, _RIGHT, "gpu_hours"), 1.6, "%", by=1.0),
+    high=Claim(change("dynamollm, high, 40 % wrong", "dynamollm, high", "energy_wh"), -4.0, "%", by=2.0),
 )
-_SUNNY = (
-    "the paper's week of CAISO is not public in numbers; the demo's solar day has its trough at the load's peak, where "
-    "least is saved. With constant intensity the saving is the energy's, 46 %; with one that peaks when the load does "
-    "35 %."
+_LONGER = why(
+    "greenserve plans for the mean of the predicted answers, which wrong classes, drawn evenly, make longer: it has "
+    "{gpus} more GPU time than with right ones, and the first token comes {sooner} sooner.",
+    gpus=Claim(change(_OURS_WRONG, _OURS, "gpu_hours"), 3.6, "%", by=1.5),
+    sooner=Claim(saving(_OURS_WRONG, _OURS, "ttft_s", "mean"), 4.38, "%", by=1.5),
 )
 
-_FULL_HOUR = (
-    "it goes with how full the servers are, as the energy does: at 8 times the rate the mean power is 51 % less."
+
+def _week(name: str, pick: Callable[[Estimate], float], preset: str = "conversation") -> Calculated:
+    """Makes a figure in per cent."""
+    return Calculated(name, lambda: 100.0 * pick(estimate(preset, 40)))
+
+
+_DAY, _CODING = "the day's saving, 11 servers", "the Coding week's"
+_SERVERS, _CARBON = "fewer servers over the week: user cost", "less carbon over the week"
+_WEEK = "the Conversation week's, 40 servers"
+_WEEK_SAVING = _week(_WEEK, lambda own: own.energy_saved)
+_SUNNY = why(
+    "the paper's week of CAISO is not public in numbers; the demo's solar day has its trough at the load's peak, where "
+    "least is saved. With constant intensity the saving would be the energy's, {energy}.",
+    energy=Claim(_WEEK_SAVING, 45.5, "%"),
+)
+_FULL_HOUR = why(
+    "it goes with how full the servers are, as the energy does: at 8 times the rate it is {less} less.",
+    less=Claim(saving("dynamollm, 8 times", "single_pool, 8 times", "power_w", "p50"), 51.0, "%"),
 )
 
 _FIG_6 = (  # what a row is called; the policy; published; why ours is off at 17 and at 8 times the rate
     ("MultiPool's saving against SinglePool", "multi_pool", -20.0, _FULL, _MORE_SERVERS),
-    ("ScaleInst's", "scale_inst", 4.1, _FULL, ""),
+    ("ScaleInst's", "scale_inst", 4.1, _FULL, NOT_KNOWN),
     ("ScaleShard's", "scale_shard", 7.0, _FULL, _HALF_EMPTY),
     ("ScaleFreq's", "scale_freq", 19.0, _CLOCK, _CLOCK),
     ("DynamoLLM's", "dynamollm", 35.0, _ROOM, _ROOM),
@@ -69,8 +118,8 @@ _FIG_7 = (  # against SinglePool's at 17 times the rate
 )
 
 
-def _percent(label: str, place: str, published: float, ours: Callable[[Results], float | None], why: str = "") -> Row:
-    return Row(label, place, "%", published, ours, why)
+def _percent(label: str, place: str, published: float, ours: Measure, reason: Why = NOT_KNOWN) -> Row:
+    return Row(label, place, "%", published, ours, reason)
 
 
 def _eighth(name: str) -> str:
@@ -80,11 +129,6 @@ def _eighth(name: str) -> str:
 def _both_rates(name: str) -> tuple[Run, Run]:
     crowded = () if name in (_ONE_POOL, "dynamollm") else (_CROWDED,)
     return Run(name, name, crowded), Run(_eighth(name), name, (_EIGHT, *crowded))
-
-
-def _week(pick: Callable[[Estimate], float], preset: str = "conversation") -> Callable[[Results], float]:
-    """Makes a figure in per cent. It needs no run."""
-    return lambda _: 100.0 * pick(estimate(preset, 40))
 
 
 DYNAMOLLM = Experiment(
@@ -103,10 +147,10 @@ DYNAMOLLM = Experiment(
         Run(_SIX, _ONE_POOL, (_EIGHT, "fleet.count=6")),
     ),
     rows=(
-        *(_percent(label, "fig. 6", given, saving(name, _ONE_POOL), why) for label, name, given, why, _ in _FIG_6),
+        *(_percent(label, "fig. 6", given, saving(name, _ONE_POOL), full) for label, name, given, full, _ in _FIG_6),
         *(
-            _percent(f"{label}, 8 times", "fig. 6", given, saving(_eighth(name), _eighth(_ONE_POOL)), why)
-            for label, name, given, _, why in _FIG_6
+            _percent(f"{label}, 8 times", "fig. 6", given, saving(_eighth(name), _eighth(_ONE_POOL)), eighth)
+            for label, name, given, _, eighth in _FIG_6
         ),
         *(_percent(label, "V-B", given, change("dynamollm", _ONE_POOL, *of), _SLACK) for label, given, *of in _FIG_7),
         *(
@@ -114,15 +158,15 @@ DYNAMOLLM = Experiment(
             for label, given, quantile in (("its P50 power", -43.0, "p50"), ("its P99 power", -9.0, "p99"))
         ),
         _percent(
-            "the day's saving, 11 servers, computed in steps",
+            _DAY,
             "fig. 15",
             42.0,
-            lambda _: 100.0 * estimate("conversation", 11, TUESDAY).energy_saved,
+            Calculated(_DAY, lambda: 100.0 * estimate("conversation", 11, TUESDAY).energy_saved),
         ),
-        _percent("the Conversation week's, 40 servers", "fig. 14", 47.0, _week(lambda own: own.energy_saved)),
-        _percent("the Coding week's", "fig. 14", 56.0, _week(lambda own: own.energy_saved, "coding")),
-        _percent("fewer servers over the week: user cost", "V-F", 38.5, _week(lambda own: own.servers_saved)),
-        _percent("less carbon over the week", "fig. 16", 38.0, _week(lambda own: own.carbon_saved), _SUNNY),
+        _percent(_WEEK, "fig. 14", 47.0, _WEEK_SAVING),
+        _percent(_CODING, "fig. 14", 56.0, _week(_CODING, lambda own: own.energy_saved, "coding")),
+        _percent(_SERVERS, "V-F", 38.5, _week(_SERVERS, lambda own: own.servers_saved)),
+        _percent(_CARBON, "fig. 16", 38.0, _week(_CARBON, lambda own: own.carbon_saved), _SUNNY),
     ),
 )
 
@@ -131,12 +175,7 @@ _LOADS = {  # requests/s; published saving in %; servers that just carry it in o
     "medium": (20.8, 40.0, 2),
     "high": (41.6, 23.4, 4),
 }
-_RIGHT, _WRONG = "dynamollm, medium", "dynamollm, medium, 40 % wrong"
-_OURS, _OURS_WRONG = "greenserve, medium", "greenserve, medium, 40 % wrong"
-_LONGER = (
-    "greenserve plans for the mean of the predicted answers. Wrong classes are drawn evenly, which makes it 11 % "
-    "longer: it has more capacity than it needs, and prompts wait less."
-)
+_MISCLASS = "length_predictor.misclass=0.4"
 
 
 def _poisson(load: str, *more: str) -> tuple[str, ...]:
@@ -160,11 +199,12 @@ DYNAMOLLM_LOADS = Experiment(
             for load, (_, _, servers) in _LOADS.items()
         ),
         *(
-            Run(label, policy, _poisson("medium", *more))
-            for policy, label, *more in (
-                ("dynamollm", _WRONG, "length_predictor.misclass=0.4"),
-                ("greenserve", _OURS),
-                ("greenserve", _OURS_WRONG, "length_predictor.misclass=0.4"),
+            Run(label, policy, _poisson(load, *more))
+            for policy, label, load, *more in (
+                ("dynamollm", _WRONG, "medium", _MISCLASS),
+                ("dynamollm", "dynamollm, high, 40 % wrong", "high", _MISCLASS),
+                ("greenserve", _OURS, "medium"),
+                ("greenserve", _OURS_WRONG, "medium", _MISCLASS),
             )
         ),
     ),

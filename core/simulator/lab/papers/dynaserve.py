@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 
@@ -11,7 +12,9 @@ from core.algorithms.split.kv_transfer import Link, exposure
 from core.engine.engine_model import engine_model
 from core.engine.engine_vector import iterations
 from core.engine.steady_state import largest_batch
-from core.simulator.lab.experiment import Experiment, Figures, Results, Row, Run, change, figure
+from core.simulator.lab.experiment import Experiment, Row, Run
+from core.simulator.lab.measures import Calculated, Figures, Measure, Results, change, figure
+from core.simulator.lab.why import Claim, why
 
 ITL_LIMIT_S = 0.1
 POLICIES = ("pd_coloc", "pd_disagg", "dynaserve")
@@ -65,36 +68,83 @@ def _of(results: Results, policy: str, shape: str) -> list[list[tuple[float, Fig
     return [[(rate, results[_label(policy, shape, rate, chunk)]) for rate in _rates(shape)] for chunk in chunks]
 
 
-def _capacity(results: Results, policy: str, shape: str) -> float | None:
-    """Returns the largest rate tried that is sustained, up to which 99 % of gaps are within the limit."""
-    sustained = []
-    for sweep in _of(results, policy, shape):
-        alone_s = sweep[0][1]["ttft_s"]["p50"]
-        for rate, own in sweep:
-            if own["itl_s"]["p99"] > ITL_LIMIT_S or own["ttft_s"]["p50"] - alone_s > _DELAY_S:
-                break
-            sustained.append(rate)
-    return max(sustained, default=None)
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The largest rate tried that is sustained, up to which 99 % of gaps are within the limit, in requests/s.
+
+    `chunk`: of runs with chunks of so many tokens alone; None: of the best size.
+    """
+
+    policy: str
+    shape: str
+    chunk: int | None = None
+
+    def __call__(self, results: Results) -> float | None:
+        sustained = []
+        for chunk, sweep in zip(
+            _CHUNKS.get(self.policy, (_WHOLE,)), _of(results, self.policy, self.shape), strict=True
+        ):
+            if self.chunk not in (None, chunk):
+                continue
+            alone_s = sweep[0][1]["ttft_s"]["p50"]
+            for rate, own in sweep:
+                if own["itl_s"]["p99"] > ITL_LIMIT_S or own["ttft_s"]["p50"] - alone_s > _DELAY_S:
+                    break
+                sustained.append(rate)
+        return max(sustained, default=None)
 
 
-def _goodput(results: Results, policy: str, shape: str) -> float | None:
-    return max(own["goodput_tokens_s"] for sweep in _of(results, policy, shape) for _, own in sweep) or None
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """The most tokens/s in time, over all rates tried and sizes of chunks."""
+
+    policy: str
+    shape: str
+
+    def __call__(self, results: Results) -> float | None:
+        sweeps = _of(results, self.policy, self.shape)
+        return max(own["goodput_tokens_s"] for sweep in sweeps for _, own in sweep) or None
 
 
-def _ratios(
-    measure: Callable[[Results, str, str], float | None],
-    against: str,
-    pick: Callable[[list[float]], float],
-    shapes: Iterable[str] = SHAPES,
-) -> Callable[[Results], float | None]:
-    """Makes a figure: DynaServe's over another's, picked from those of all shapes in which the other has one."""
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """DynaServe's measure over another's, picked from those of all shapes in which both have one."""
 
-    def found(results: Results) -> float | None:
-        pairs = [(measure(results, "dynaserve", shape), measure(results, against, shape)) for shape in shapes]
-        ratios = [mine / other for mine, other in pairs if mine is not None and other]
-        return pick(ratios) if ratios else None
+    measure: Callable[[str, str], Measure]  # of policy and shape
+    against: str
+    pick: Callable[[list[float]], float]
+    shapes: tuple[str, ...] = tuple(SHAPES)
 
-    return found
+    def __call__(self, results: Results) -> float | None:
+        both = [[self.measure(name, shape)(results) for name in ("dynaserve", self.against)] for shape in self.shapes]
+        ratios = [mine / other for mine, other in both if mine is not None and other]
+        return self.pick(ratios) if ratios else None
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Requests/s that a run finished."""
+
+    of: str
+
+    def __call__(self, results: Results) -> float | None:
+        own = results[self.of]
+        return float(own["finished"] / own["simulated_s"]) if own["simulated_s"] else None
+
+
+@dataclass(frozen=True, slots=True)
+class Faster:
+    """How many times the published throughput of table 1 ours is, picked from all of its rows."""
+
+    pick: Callable[[list[float]], float]
+
+    def __call__(self, results: Results) -> float | None:
+        found = []
+        for shape, both in _TABLE_1.items():
+            for policy, (rps, _) in zip(_TABLE_1_POLICIES, both, strict=True):
+                own = Throughput(_saturated(policy, shape))(results)
+                found += [] if own is None else [own / rps]
+        return self.pick(found) if found else None
 
 
 def _mean(values: list[float]) -> float:
@@ -105,30 +155,72 @@ def _saturated(policy: str, shape: str) -> str:
     return _label(policy, shape, SHAPES[shape][2][-1])
 
 
-_CHUNKS_ARE_CHEAP = (
-    "with chunks of 512 tokens colocation holds 100 ms at 1.5, 4.3 and 6.5 requests/s of the three shapes, with vLLM's "
-    "2,048 at 0.3, 0.75 and 5.0, dynaserve at 1.0, 2.5 and 4.0. An iteration of the engine model prefills 512 tokens "
-    "in less than 100 ms and hardly less efficiently than 2,048, so that tuned chunks give colocation what batches "
-    "with a limit give dynaserve. The paper tunes chunks as well and still finds 1.15 to 3.07."
-)
-_BALANCE = (
-    "of (2048, 512) dynaserve sustains 2.5 requests/s and disaggregation 3.6: what it balances is when both instances "
-    "are done, and beyond that first tokens wait for more than 2 s, while gaps stay within the limit up to 6."
-)
-_BOTH_WAIT = (
-    "of the mix both sustain 1.25 requests/s: at 1.5 the median first token takes 3.9 s under dynaserve and 5.1 under "
-    "disaggregation. Gaps stay within the limit up to 4, and what dynaserve serves more counts as goodput."
-)
-_PREEMPTED = (
-    "beyond what the pair can do, requests lose their cache to others and are prefilled again, which makes gaps of 250 "
-    "ms. At the largest rates without that, 3.6 and 2.5 requests/s, disaggregation's P99 TBT is 51 and 60 ms."
-)
-_NEWER = (
-    "the engine model is vLLM V1's, the paper's engine 0.7.2: all that it serves, it serves 1.1 to 1.35 times as fast."
-)
-_NOISE = "noise of a run of 200 s: predictions that are 10 and 50 tokens off change it by 0.0 and -1.1 %."
-_LOAD = "the paper does not tell the load; ours is 5 requests/s of (2048, 512)."
+def _capacities(mark: str, policy: str, written: Iterable[float], chunk: int | None = None) -> dict[str, Claim]:
+    shapes = zip(SHAPES, written, strict=True)
+    return {f"{mark}{n}": Claim(Capacity(policy, shape, chunk), rps) for n, (shape, rps) in enumerate(shapes)}
 
+
+_CHUNKS_ARE_CHEAP = why(
+    "with chunks of 512 tokens colocation holds 100 ms at {tuned0}, {tuned1} and {tuned2} requests/s of the three "
+    "shapes, with vLLM's 2,048 at {whole0}, {whole1} and {whole2}, dynaserve at {own0}, {own1} and {own2}: tuned "
+    "chunks give colocation what batches with a limit give dynaserve. The paper tunes chunks as well and still finds "
+    "1.15 to 3.07.",
+    cites="fig. 9",
+    **_capacities("tuned", "pd_coloc", (1.5, 4.3, 6.5), 512),
+    **_capacities("whole", "pd_coloc", (0.3, 0.75, 5.0), _WHOLE),
+    **_capacities("own", "dynaserve", (1.0, 2.5, 4.0)),
+)
+_MIXED, _MIXED_RPS = "2048, 512", 5.0
+_LONG, _LONG_RPS = "219, 1467", 5.0
+_BALANCE = why(
+    "of (2048, 512) dynaserve sustains {own} requests/s and disaggregation {other}: what it balances is when both "
+    "instances are done, and at 3 the median first token comes after {ttft}, while P99 gaps at 6 are {gap}.",
+    own=Claim(Capacity("dynaserve", _MIXED), 2.5),
+    other=Claim(Capacity("pd_disagg", _MIXED), 3.6),
+    ttft=Claim(figure(_label("dynaserve", _MIXED, 3.0), "ttft_s", "p50"), 0.0, "s"),
+    gap=Claim(figure(_label("dynaserve", _MIXED, 6.0), "itl_s", "p99", 1e3), 0.0, "ms"),
+)
+_BOTH_WAIT = why(
+    "of the mix they sustain {own} and {other} requests/s: at 1.5 the median first token takes {ttft} under dynaserve "
+    "and {ttft_other} under disaggregation. P99 gaps at 4 are {gap}, and what dynaserve serves more counts as goodput.",
+    own=Claim(Capacity("dynaserve", HYBRID), 1.25),
+    other=Claim(Capacity("pd_disagg", HYBRID), 1.25),
+    ttft=Claim(figure(_label("dynaserve", HYBRID, 1.5), "ttft_s", "p50"), 3.9, "s"),
+    ttft_other=Claim(figure(_label("pd_disagg", HYBRID, 1.5), "ttft_s", "p50"), 5.1, "s"),
+    gap=Claim(figure(_label("dynaserve", HYBRID, 4.0), "itl_s", "p99", 1e3), 0.0, "ms"),
+)
+_PREEMPTED = why(
+    "beyond what the pair can do, requests lose their cache to others ({lost} times at disaggregation's 6 requests/s "
+    "of (2048, 512)) and are prefilled again. At 3.6 and 2.5 requests/s, where they lose it {kept} and {kept_long} "
+    "times, disaggregation's P99 TBT is {gap} and {gap_long}.",
+    lost=Claim(figure(_saturated("pd_disagg", _MIXED), "preemptions"), 0.0),
+    kept=Claim(figure(_label("pd_disagg", _MIXED, 3.6), "preemptions"), 0.0, by=5.0),
+    kept_long=Claim(figure(_label("pd_disagg", _LONG, 2.5), "preemptions"), 0.0, by=5.0),
+    gap=Claim(figure(_label("pd_disagg", _MIXED, 3.6), "itl_s", "p99", 1e3), 51.0, "ms"),
+    gap_long=Claim(figure(_label("pd_disagg", _LONG, 2.5), "itl_s", "p99", 1e3), 60.0, "ms"),
+)
+_NEWER = why(
+    "the engine model is vLLM V1's, the paper's engine 0.7.2: all that table 1 has is served {least} to {most} times "
+    "as fast.",
+    least=Claim(Faster(min), 1.13),
+    most=Claim(Faster(max), 1.35),
+)
+_NOISE = why(
+    "a run of 200 s is noisy: predictions that are 10 and 50 tokens off change it by {ten} and {fifty}.",
+    **{
+        name: Claim(
+            change(f"predictions {sd} tokens off", "predictions 0 tokens off", "goodput_tokens_s"), written, "%", by=0.5
+        )
+        for name, sd, written in (("ten", 10, 0.0), ("fifty", 50, -1.1))
+    },
+)
+_UNLIMITED, _UNLIMITED_MORE = "dynaserve without limits on batches", "dynaserve without limits on batches, 8/s"
+_LOAD = why(
+    "the paper does not tell the load; ours is 5 requests/s of (2048, 512), and at 8 {share} are in time.",
+    share=Claim(figure(_UNLIMITED_MORE, "itl_in_time", None, 100.0), 0.0, "%"),
+)
+
+_TABLE_1_POLICIES = ("pd_disagg", "pd_coloc")
 _TABLE_1 = {  # at saturation: requests/s and P99 TBT in ms of disaggregation, then of colocation
     "8192, 32": ((0.83, 58.09), (1.49, 352.93)),
     "2048, 512": ((2.56, 65.11), (2.83, 336.81)),
@@ -139,22 +231,14 @@ _TABLE_1 = {  # at saturation: requests/s and P99 TBT in ms of disaggregation, t
 def _table_1() -> tuple[Row, ...]:
     rows = []
     for shape, both in _TABLE_1.items():
-        for policy, (rps, tbt_ms) in zip(("pd_disagg", "pd_coloc"), both, strict=True):
+        for policy, (rps, tbt_ms) in zip(_TABLE_1_POLICIES, both, strict=True):
             run = _saturated(policy, shape)
             gaps_ms = figure(run, "itl_s", "p99", 1e3)
             rows += [
-                Row(f"{policy}, {shape}: throughput", "table 1", "requests/s", rps, _throughput(run), _NEWER),
+                Row(f"{policy}, {shape}: throughput", "table 1", "requests/s", rps, Throughput(run), _NEWER),
                 Row(f"{policy}, {shape}: P99 TBT", "table 1", "ms", tbt_ms, gaps_ms, _PREEMPTED),
             ]
     return tuple(rows)
-
-
-def _throughput(run: str) -> Callable[[Results], float | None]:
-    def found(results: Results) -> float | None:
-        own = results[run]
-        return float(own["finished"] / own["simulated_s"]) if own["simulated_s"] else None
-
-    return found
 
 
 _CHUNK_TOKENS = 128
@@ -180,25 +264,30 @@ def _transfer_removed() -> float:
 
 
 @cache
-def _balanced() -> float:
+def _balanced(batch: float | None = None) -> float:
     """Returns the part of 1,024 tokens of answer that the GPU with the prompt generates when both are busy as long
     (fig. 5).
 
-    The prompt takes 1,024 tokens, and batches are as large as the KV cache holds.
+    The prompt takes 1,024 tokens. `batch`: sequences at a time; None: as many as the KV cache holds.
     """
     tokens = 1024.0
     worker = engine_model("Qwen2.5-14B", "A100-80GB", 1, "vllm-v1")
-    top, batch = np.array([worker.gpu_params.f_max]), largest_batch(worker, tokens, tokens)
+    top = np.array([worker.gpu_params.f_max])
+    batch = largest_batch(worker, tokens, tokens) if batch is None else batch
     first_s = float(iterations(worker, top, prefill_tokens=tokens).t_s[0])
     decode = iterations(worker, top, decodes=batch, context_tokens=1.5 * tokens * batch)
     return 0.5 - first_s / (2.0 * tokens * float(decode.t_s[0]) / batch)
 
 
-_BATCH = "the text has it around 0.3, of batches that are not given: with 64 sequences it is 0.39, with 256 0.33."
+_PART = "part of the answer at which both GPUs are as busy"
+_EXPOSED = "exposed transfer that chunks remove"
+_BATCH = why(
+    "the text has it around 0.3, of batches that are not given: with 64 sequences it is {few}, with 256 {many}.",
+    cites="fig. 5",
+    few=Claim(Calculated(f"{_PART}, 64 sequences", partial(_balanced, 64.0)), 0.39),
+    many=Claim(Calculated(f"{_PART}, 256 sequences", partial(_balanced, 256.0)), 0.33),
+)
 _PICKS: tuple[Callable[[list[float]], float], ...] = (_mean, min, max)
-_LONG, _LONG_RPS = "219, 1467", 5.0
-_MIXED, _MIXED_RPS = "2048, 512", 5.0
-_UNLIMITED = "dynaserve without limits on batches"
 
 DYNASERVE = Experiment(
     name="dynaserve",
@@ -213,6 +302,7 @@ DYNASERVE = Experiment(
     runs=(
         *_sweep(),
         Run(_UNLIMITED, "dynaserve {itl_limit_s: 0}", _settings(_MIXED, _MIXED_RPS)),
+        Run(_UNLIMITED_MORE, "dynaserve {itl_limit_s: 0}", _settings(_MIXED, 8.0)),
         *(
             Run(
                 f"predictions {sd} tokens off", "dynaserve", (*_settings(_LONG, _LONG_RPS), f"length_predictor.sd={sd}")
@@ -222,8 +312,10 @@ DYNASERVE = Experiment(
     ),
     rows=(
         *(
-            Row(f"capacity against {name}, {word}", "fig. 9", "times", published, _ratios(_capacity, policy, pick), why)
-            for policy, name, figures, why in (
+            Row(
+                f"capacity against {name}, {word}", "fig. 9", "times", published, Ratios(Capacity, policy, pick), reason
+            )
+            for policy, name, figures, reason in (
                 ("pd_coloc", "colocation", (2.37, 1.15, 3.07), _CHUNKS_ARE_CHEAP),
                 ("pd_disagg", "disaggregation", (1.37, 1.09, 1.67), _BALANCE),
             )
@@ -234,10 +326,10 @@ DYNASERVE = Experiment(
             "fig. 8",
             "times",
             1.91,
-            _ratios(_goodput, "pd_coloc", max),
+            Ratios(Goodput, "pd_coloc", max),
             _CHUNKS_ARE_CHEAP,
         ),
-        Row("goodput against disaggregation, at most", "fig. 8", "times", 1.61, _ratios(_goodput, "pd_disagg", max)),
+        Row("goodput against disaggregation, at most", "fig. 8", "times", 1.61, Ratios(Goodput, "pd_disagg", max)),
         Row(
             "tokens in time without limits on batches",
             "fig. 11",
@@ -267,17 +359,17 @@ DYNASERVE = Experiment(
                 "table 2",
                 "times",
                 given,
-                _ratios(of, policy, max, [HYBRID]),
-                why,
+                Ratios(of, policy, max, (HYBRID,)),
+                reason,
             )
-            for policy, name, why, *both in (
-                ("pd_coloc", "colocation", _CHUNKS_ARE_CHEAP, (_capacity, 7.4 / 4.6), (_goodput, 473.84 / 316.32)),
-                ("pd_disagg", "disaggregation", _BOTH_WAIT, (_capacity, 7.4 / 5.9), (_goodput, 473.84 / 399.31)),
+            for policy, name, reason, *both in (
+                ("pd_coloc", "colocation", _CHUNKS_ARE_CHEAP, (Capacity, 7.4 / 4.6), (Goodput, 473.84 / 316.32)),
+                ("pd_disagg", "disaggregation", _BOTH_WAIT, (Capacity, 7.4 / 5.9), (Goodput, 473.84 / 399.31)),
             )
             for what, (of, given) in zip(("capacity", "goodput"), both, strict=True)
         ),
-        Row("part of the answer at which both GPUs are as busy", "fig. 5", "", 0.3, lambda _: _balanced(), _BATCH),
-        Row("exposed transfer that chunks remove", "6.6", "%", 94.0, lambda _: _transfer_removed()),
+        Row(_PART, "fig. 5", "", 0.3, Calculated(_PART, _balanced), _BATCH),
+        Row(_EXPOSED, "6.6", "%", 94.0, Calculated(_EXPOSED, _transfer_removed)),
         *_table_1(),
     ),
     listed=tuple(_saturated(policy, shape) for shape in SHAPES for policy in POLICIES),

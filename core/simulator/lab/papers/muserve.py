@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from core.chart_values import Bar, BarChart
-from core.simulator.lab.experiment import Experiment, Results, Row, Run, change, figure, saving, times
+from core.engine.engine_model import engine_model
+from core.simulator.lab.experiment import Experiment, Row, Run
+from core.simulator.lab.measures import Calculated, Quotient, Results, change, figure, saving, times
+from core.simulator.lab.why import NOT_KNOWN, Claim, why
 
 _SERVICES = ("chat", "summaries", "titles", "assistant")
 _SCALING = "alpaserve_scaling {clock_floor_mhz: 200}"
@@ -22,36 +25,76 @@ def _slo_scale(scale: float) -> tuple[str, ...]:
 
 
 _DRAWS = (2, 3)  # seeds of arrivals and lengths, beside the scenario's
-_GOES_WITH = (
-    "it goes with the arrivals that are drawn, by which mu-Serve's placement needs fewer GPUs than AlpaServe's (11 for "
-    "16, 10 for 14) or is AlpaServe's own (the second draw); with the SLO scale: 1.4 times at 1, 2.2 at 2, 2.7 at 5; "
-    "and with the lowest clock: 2.8 times at 5 with 400 MHz, where an iteration takes less energy than at 200, and 2.4 "
-    "with 800."
+_GOES_WITH = why(
+    "it goes with the arrivals that are drawn, by which mu-Serve's placement has fewer GPU-hours than AlpaServe's "
+    "({own} for {base}, with the third draw {third} for {third_base}) or is AlpaServe's own (the second draw); with "
+    "the SLO scale: {one} times at 1, {two} at 2, {five} at 5; and with the lowest clock: {mhz400} times at 5 with 400 "
+    "MHz, and {mhz800} with 800.",
+    own=Claim(figure("muserve", "gpu_hours"), 10.6),
+    base=Claim(figure("alpaserve", "gpu_hours"), 16.1),
+    third=Claim(figure("muserve, draw 3", "gpu_hours"), 10.1),
+    third_base=Claim(figure("alpaserve, draw 3", "gpu_hours"), 14.1),
+    one=Claim(times("muserve, SLO scale 1", "alpaserve, SLO scale 1"), 1.44),
+    two=Claim(times("muserve, SLO scale 2", "alpaserve, SLO scale 2"), 2.21),
+    five=Claim(times("muserve", "alpaserve"), 2.66),
+    **{
+        f"mhz{mhz}": Claim(times(f"muserve, {mhz} MHz at the least", "alpaserve"), written)
+        for mhz, written in ((400, 2.78), (800, 2.36))
+    },
 )
-_OTHER_DRAWS = (
-    "with this draw mu-Serve's placement would be late, so that AlpaServe's stays: what is saved is the clocks'."
+_OTHER_DRAWS = {
+    2: why(
+        "with this draw mu-Serve's placement would be late, so that AlpaServe's stays, with {gpus} GPU-hours: what is "
+        "saved is the clocks', {clocks} times.",
+        gpus=Claim(figure("muserve, draw 2", "gpu_hours"), 16.3),
+        clocks=Claim(times("alpaserve_scaling, draw 2", "alpaserve, draw 2"), 1.85),
+    ),
+    3: NOT_KNOWN,
+}
+_SAME_CLOCKS = why(
+    "the order hardly moves the clocks. At SLO scale 5 a request takes {fcfs} in the mean without the scheduler and "
+    "{own} with it, but what counts are objectives of 72 and 83 s, and clocks are {fcfs_mhz} and {own_mhz}. What "
+    "differs in the paper is not known.",
+    fcfs=Claim(figure("muserve, FCFS", "e2e_s", "mean"), 38.8, "s"),
+    own=Claim(figure("muserve", "e2e_s", "mean"), 26.4, "s"),
+    fcfs_mhz=Claim(figure("muserve, FCFS", "clock_mhz"), 390.0, "MHz"),
+    own_mhz=Claim(figure("muserve", "clock_mhz"), 412.0, "MHz"),
 )
-_SAME_CLOCKS = (
-    "the order hardly moves the clocks. At SLO scale 5 a request takes 39 s in the mean without the scheduler and 26 s "
-    "with it, but what counts are objectives of 72 and 83 s, and clocks are 390 and 412 MHz. At scales 1 and 2 "
-    "mu-Serve saves 1.4 and 2.2 times with it and without. What differs in the paper is not known."
+_UP_TO_LIMITS = why(
+    "both let the slowest requests take as long as the objectives of 72 and 83 s allow: P99 is {own}, and {other} with "
+    "clock scaling alone.",
+    own=Claim(figure("muserve", "e2e_s", "p99"), 81.0, "s"),
+    other=Claim(figure("alpaserve_scaling", "e2e_s", "p99"), 81.0, "s"),
 )
-_UP_TO_LIMITS = (
-    "both let the slowest requests take as long as the objectives of 72 and 83 s allow: P99 is 81 s. At SLO scales 1 "
-    "and 2 it is 0.1 % lower and 1.0 % higher than with clock scaling alone."
-)
-_LONG = (
+_LONG = why(
     "objectives are 5 times what an answer of 512 tokens takes alone, which leaves clocks room however long answers "
-    "are. With objectives of once that 31 % are saved, and 19 % at twice the rate."
+    "are. With objectives of once that {once} are saved.",
+    once=Claim(saving("muserve, SLO scale 1", "alpaserve, SLO scale 1"), 30.7, "%"),
 )
-_SHORT_ONES = (
-    "both have 4 GPUs, which draw 79 W each at the top clock and 51 W at 200 MHz. 45 W of that are drawn with nothing "
-    "to do, so that no clocks could save more than 43 %."
+
+
+def _idle_w() -> float:
+    return engine_model("gpt2-large", "V100-16GB", 1, "eager-2023").gpu_params.idle_w
+
+
+def _watts(run: str) -> Quotient:
+    return Quotient(figure(run, "energy_wh"), figure(run, "gpu_hours"))
+
+
+_SHORT_ONES = why(
+    "both have as many GPUs, {base} and {own} GPU-hours, which draw {base_w} at AlpaServe's clocks and {own_w} at "
+    "mu-Serve's, {idle} of it with nothing to do: no clocks could save that.",
+    base=Claim(figure("alpaserve, short answers", "gpu_hours"), 4.0),
+    own=Claim(figure("muserve, short answers", "gpu_hours"), 4.0),
+    base_w=Claim(_watts("alpaserve, short answers"), 79.0, "W a GPU"),
+    own_w=Claim(_watts("muserve, short answers"), 51.0, "W a GPU"),
+    idle=Claim(Calculated("idle power of a V100", _idle_w), 45.0, "W"),
 )
-_LITTLE_WAITS = (
-    "there is little to order: even at three times the rate the first token comes after 0.3 s in the mean of the 8.6 s "
-    "that a request takes, and the P99, of long answers, which come last, is 1 % higher with the scheduler. Fig. 9 and "
-    "10 have queues."
+_LITTLE_WAITS = why(
+    "there is little to order: at twice the rate the first token comes after {ttft} in the mean of the {e2e} that a "
+    "request takes. Fig. 9 and 10 have queues.",
+    ttft=Claim(figure("alpaserve, twice the rate", "ttft_s", "mean"), 0.2, "s"),
+    e2e=Claim(figure("alpaserve, twice the rate", "e2e_s", "mean"), 8.03, "s"),
 )
 
 MUSERVE = Experiment(
@@ -62,9 +105,7 @@ MUSERVE = Experiment(
         "gpt2-large and Qwen3-8B for its twelve models, bursty arrivals (gamma, cv 2) for its traces. Models are put "
         "on groups of GPUs, operators not one by one. Fig. 13 gives no numbers in the text. Fig. 14 (a) is of models "
         "that are not among the engine model's; for (b) answers are a sixteenth as long. The V100 is parameter set "
-        "2's: it was measured from 750 to 1,300 MHz, and here clocks are 412 MHz in the mean at SLO scale 5. The paper "
-        "saves while 99 % of the requests are in time. Here 97.5 % are at SLO scale 5, 91 % at 2, and at 1, where "
-        "AlpaServe has 87 %, 77 %; with 800 MHz as the lowest clock all are at 5."
+        "2's: it was measured from 750 to 1,300 MHz. The paper saves while 99 % of the requests are in time."
     ),
     runs=(
         Run("alpaserve", "alpaserve"),
@@ -102,7 +143,7 @@ MUSERVE = Experiment(
                 "times",
                 2.29,
                 times(f"muserve, draw {seed}", f"alpaserve, draw {seed}"),
-                _OTHER_DRAWS,
+                _OTHER_DRAWS[seed],
             )
             for seed in _DRAWS
         ),
@@ -142,7 +183,7 @@ MUSERVE = Experiment(
                 "times",
                 1.4,
                 times(f"muserve, draw {seed}", f"alpaserve_scaling, draw {seed}"),
-                _OTHER_DRAWS,
+                _OTHER_DRAWS[seed],
             )
             for seed in _DRAWS
         ),
@@ -190,15 +231,6 @@ MUSERVE = Experiment(
     ),
 )
 
-_LOADS = (
-    "it goes with the load, which the paper does not tell: at 2.4 requests/s completion takes 28 % less and 2 % fewer "
-    "are in time, at 3.2 it takes 47 % less and 4.7 times as many are. With more aging there is little left of it, and "
-    "with wrong classes drawn evenly: see the runs."
-)
-_FEW_LATE = (
-    "in these bursts 79 % of the requests are in time under FCFS, so that it could be 1.26 times at most; more are "
-    "late where the pair has more to do than it can, as above."
-)
 _SJF = "alpaserve_sched {aging_tokens_per_s: 1}"
 _ORDERS = {
     "FCFS": ("alpaserve", ()),
@@ -211,6 +243,31 @@ _QUEUES = {
     "many": ("fig. 9", ()),  # the scenario's own load
     "bursts": ("fig. 10", ("workload.rate_rps=1.6", "workload.cv=8")),
 }
+_LOADS = why(
+    "it goes with the load, which the paper does not tell: at 2.4 requests/s completion takes {few} and requests in "
+    "time are {few_rps} times as many, at 3.2 {more} and {more_rps}. With more aging completion takes {aging}, and "
+    "with wrong classes drawn evenly {wrong}.",
+    **{
+        f"{name}{mark}": Claim(form(*runs, what, quantile), written, unit, by=by)
+        for name, rps, both in (("few", 2.4, (-28.0, 0.98)), ("more", 3.2, (-47.0, 4.7)))
+        for (mark, form, runs, what, quantile, unit, by), written in zip(
+            (
+                ("", change, (f"SJF, {rps:g}/s", f"FCFS, {rps:g}/s"), "e2e_s", "mean", "%", 2.0),
+                ("_rps", times, (f"FCFS, {rps:g}/s", f"SJF, {rps:g}/s"), "goodput_rps", None, "", 0.05),
+            ),
+            both,
+            strict=True,
+        )
+    },
+    aging=Claim(change("SJF with more aging, many", "FCFS, many", "e2e_s", "mean"), -8.3, "%", by=2.0),
+    wrong=Claim(change("SJF with wrong classes drawn evenly, many", "FCFS, many", "e2e_s", "mean"), -10.2, "%", by=2.0),
+)
+_FEW_LATE = why(
+    "in these bursts {kept} of the requests are in time under FCFS, so that it could be {most} times at most; more are "
+    "late where the pair has more to do than it can, as above.",
+    kept=Claim(figure("FCFS, bursts", "slo_attainment", scale=100.0), 79.3, "%"),
+    most=Claim(Quotient(lambda _: 1.0, figure("FCFS, bursts", "slo_attainment")), 1.26),
+)
 _PUBLISHED = (  # mean completion time against FCFS's in %, and throughput as a multiple of it
     ("many", "SJF", -41.3, 2.5),
     ("many", "SJF that knows the lengths", -49.8, 3.6),
@@ -233,10 +290,17 @@ MUSERVE_ORDER = Experiment(
         "Throughput is that of requests in time: all are served in the end. The paper does not tell its aging; here a "
         "second of waiting counts as a token."
     ),
-    runs=tuple(
-        Run(f"{order}, {queue}", policy, (*load, *settings))
-        for queue, (_, load) in _QUEUES.items()
-        for order, (policy, settings) in _ORDERS.items()
+    runs=(
+        *(
+            Run(f"{order}, {queue}", policy, (*load, *settings))
+            for queue, (_, load) in _QUEUES.items()
+            for order, (policy, settings) in _ORDERS.items()
+        ),
+        *(
+            Run(f"{order}, {rps:g}/s", _ORDERS[order][0], (f"workload.rate_rps={rps:g}",))
+            for rps in (2.4, 3.2)
+            for order in ("FCFS", "SJF")
+        ),
     ),
     rows=tuple(
         row
@@ -260,5 +324,6 @@ MUSERVE_ORDER = Experiment(
             ),
         )
     ),
+    listed=tuple(f"{order}, {queue}" for queue in _QUEUES for order in _ORDERS),
     chart=_completion,
 )

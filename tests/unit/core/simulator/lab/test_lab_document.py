@@ -6,12 +6,14 @@ from core.chart_values import Bar, BarChart
 from core.predictors.ips import IpsScores
 from core.simulator.figures.run_figures import ENERGY_KINDS
 from core.simulator.lab.bound import Bound
-from core.simulator.lab.experiment import Experiment, Found, Row, Run, Table, change, saving, times
+from core.simulator.lab.experiment import Experiment, Found, Row, Run, Table
 from core.simulator.lab.experiments import EXPERIMENTS
 from core.simulator.lab.lab_charts import chart_of
 from core.simulator.lab.lab_document import section
+from core.simulator.lab.measures import change, figure, saving, times
 from core.simulator.lab.papers import dynamollm, throttllem
 from core.simulator.lab.papers.dynamollm_week import Estimate
+from core.simulator.lab.why import Claim, why
 from core.simulator.policies import POLICIES
 
 
@@ -26,7 +28,14 @@ def figures(energy_wh: float, ttft_s: float = 0.2):
 RESULTS = {"before": figures(200.0), "after": figures(120.0, 0.3)}
 ROWS = (
     Row("saving", "fig. 1", "%", 38.0, saving("after", "before")),
-    Row("more", "fig. 2", "times", 2.5, times("after", "before"), "the engine is another"),
+    Row(
+        "more",
+        "fig. 2",
+        "times",
+        2.5,
+        times("after", "before"),
+        why("the first takes {energy}", energy=Claim(figure("before", "energy_wh"), 201.0, "Wh")),
+    ),
     Row("first tokens", "fig. 3", "%", 10.0, change("after", "before", "ttft_s", "p99")),
 )
 ONE = Experiment("one", "One <experiment>", "none", (Run("before", "a"), Run("after", "b")), ROWS)
@@ -37,8 +46,8 @@ def test_published_stands_beside_simulated_and_what_is_off_is_explained_or_said_
     text = section(ONE, Found(RESULTS, bound=Bound(100.0, 4.0, (), 0), tables=(table,)), "pictures/one.html")
     assert "| saving | 38 % | fig. 1 | 40 % | 1.05 |" in text
     assert "| more | 2.5 times | fig. 2 | 1.67 times | 0.67 |" in text
-    assert "- more: the engine is another" in text
-    assert "- first tokens: off, and not explained yet." in text
+    assert "- more: the first takes 200 Wh" in text
+    assert "- first tokens: not known." in text
     assert "- saving" not in text
     assert "| after | 120 | 0.600 | 0.99 | 0.3 | - | 5 | 8.0 |" in text
     assert "| *clairvoyant bound* | 100 | 0.500 |" in text
@@ -51,7 +60,7 @@ def test_runs_that_could_not_be_done_are_named_and_the_others_stand_when_a_fleet
     assert "On other.csv." in text
     assert "| saving | 38 % | fig. 1 | - | - |" in text
     assert "- before could not be run: fleet: too small" in text
-    assert "not explained" not in text
+    assert "not known" not in text
     assert "| after | 120 | 1.000 |" in text
 
 
@@ -72,7 +81,7 @@ def test_picture_has_a_bar_for_each_run_and_the_bound():
 def test_every_experiment_names_runs_that_there_are(monkeypatch):
     # Rows that need no run have tests of their own, and take seconds.
     monkeypatch.setattr(dynamollm, "estimate", lambda *_: Estimate(2.0, 1.0, 2.0, 1.0, 4, 2.0, 0))
-    monkeypatch.setattr(throttllem, "_speed_model", lambda _: IpsScores(0.9, 1.0, 0.1, 9, 1))
+    monkeypatch.setattr(throttllem, "_speed_model", lambda *_: IpsScores(0.9, 1.0, 0.1, 9, 1))
     for experiment in EXPERIMENTS.values():
         labels = [run.label for run in experiment.runs]
         assert len(set(labels)) == len(labels)
@@ -89,11 +98,13 @@ def test_every_experiment_names_runs_that_there_are(monkeypatch):
             "jain_lengths": 0.9,
             "violation_rate": 0.1,
             "carbon_g": 9.0,
+            "preemptions": 9,
             "power_w": {"p50": 9.0, "p99": 9.0},
             "energy_wh_by": dict.fromkeys(ENERGY_KINDS, 1.0),
         }
         results = {label: RESULTS["before"] | more | {"energy_wh": 200.0 - n} for n, label in enumerate(labels)}
         for row in experiment.rows:
             row.ours(results)
+            row.why.words(results)
         assert chart_of(experiment, results).bars
         assert experiment.table is None or experiment.table(results).rows

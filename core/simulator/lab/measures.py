@@ -1,0 +1,139 @@
+"""What is read off runs: a run's own figure, or one run against another; and how figures are written in words.
+
+Each is a value that can be called with the results, so that tables know which runs it is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Figures = Mapping[str, Any]  # of a run, as `runs.runner.run_scenario` gives them
+Results = Mapping[str, Figures]  # by the run's label
+Measure = Callable[[Results], float | None]  # None: the runs do not have it
+
+CALCULATED = "calculated"  # in the place of a run's label: the figures that no run has
+
+# What is bought with attainment: a saving of one of these is shown beside it.
+SPENT = frozenset({"energy_wh", "carbon_g", "cost_usd", "gpu_hours", "power_w", "mean_power_w"})
+
+
+def in_words(value: float) -> str:
+    """Writes a value to three digits: 0.0123, 12.3, 12,300."""
+    short = f"{value:.3g}"
+    return short if "e+" not in short else f"{float(short):,.0f}"
+
+
+def _read(results: Results, run: str, name: str, quantile: str | None) -> float | None:
+    value = results[run][name] if quantile is None else results[run][name][quantile]
+    return None if value is None else float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A run's own figure; of a latency, one of its quantiles or the mean."""
+
+    of: str
+    name: str
+    quantile: str | None = None
+    scale: float = 1.0
+
+    def __call__(self, results: Results) -> float | None:
+        value = _read(results, self.of, self.name, self.quantile)
+        return None if value is None else self.scale * value
+
+
+@dataclass(frozen=True, slots=True)
+class Versus:
+    """A run's figure against another's: the saving or the change in per cent, or how many times as much `against`
+    has."""
+
+    of: str
+    against: str
+    name: str
+    quantile: str | None
+    form: Literal["saving", "change", "times"]
+
+    @property
+    def of_saving(self) -> bool:
+        return self.name in SPENT
+
+    def __call__(self, results: Results) -> float | None:
+        mine = _read(results, self.of, self.name, self.quantile)
+        other = _read(results, self.against, self.name, self.quantile)
+        if mine is None or other is None or not (mine if self.form == "times" else other):
+            return None
+        if self.form == "times":
+            return other / mine
+        return 100.0 * (1.0 - mine / other) if self.form == "saving" else 100.0 * (mine / other - 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The mean of several comparisons, in the unit of each."""
+
+    parts: tuple[Versus, ...]
+
+    def __call__(self, results: Results) -> float | None:
+        found = [part(results) for part in self.parts]
+        known = [value for value in found if value is not None]
+        return sum(known) / len(known) if len(known) == len(found) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """One measure over another."""
+
+    over: Measure
+    under: Measure
+
+    def __call__(self, results: Results) -> float | None:
+        over, under = self.over(results), self.under(results)
+        return None if over is None or not under else over / under
+
+
+@dataclass(frozen=True, slots=True)
+class TokensPerJ:
+    """Tokens a joule of the requests of a run that kept their objectives."""
+
+    of: str
+
+    def __call__(self, results: Results) -> float | None:
+        own = results[self.of]
+        return float(own["goodput_tokens_s"] * own["simulated_s"] / (own["energy_wh"] * 3600.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Calculated:
+    """A figure that no run has: worked out from profiles or the engine model. Tables say so.
+
+    Results that were kept have it under CALCULATED by its name; else it is worked out, which may take seconds.
+    """
+
+    name: str
+    work_out: Callable[[], float]
+
+    def __call__(self, results: Results) -> float | None:
+        known = results.get(CALCULATED, {})
+        return float(known[self.name]) if self.name in known else self.work_out()
+
+
+def figure(of: str, name: str, quantile: str | None = None, scale: float = 1.0) -> Own:
+    """Makes a measure: a run's own figure."""
+    return Own(of, name, quantile, scale)
+
+
+def saving(of: str, against: str, name: str = "energy_wh", quantile: str | None = None) -> Versus:
+    """Makes a measure: the saving in per cent of `against`; below zero it took more."""
+    return Versus(of, against, name, quantile, "saving")
+
+
+def change(of: str, against: str, name: str, quantile: str | None = None) -> Versus:
+    """Makes a measure: the change in per cent of `against`; of a latency, that of one of its quantiles."""
+    return Versus(of, against, name, quantile, "change")
+
+
+def times(of: str, against: str, name: str = "energy_wh", quantile: str | None = None) -> Versus:
+    """Makes a measure: how many times as much `against` took."""
+    return Versus(of, against, name, quantile, "times")
