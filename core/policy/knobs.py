@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from core.policy.dynamo_classes import FACTORS, PUBLISHED_FACTOR
 from core.policy.value_rules import OneWorld, setting
@@ -176,6 +177,11 @@ class Knobs:
             Loop.CLOCK: self.clock_period_s,
         }
         return own[loop] or default_s
+
+    def at_usual_periods(self, usual_s: Mapping[Loop, float]) -> Knobs:
+        """Returns the knobs with these periods for loops to which they give none."""
+        own: dict[str, Any] = {f"{loop.value}_period_s": self.period_s(loop, s) for loop, s in usual_s.items()}
+        return replace(self, **own)
 
     @property
     def whole_sites(self) -> bool:

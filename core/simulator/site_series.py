@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 HOUR_S = 3600
 DEFAULT_START = datetime(2026, 1, 1, tzinfo=UTC)
-LEAST_STEP_S, MOST_STEP_S = 300, 3600  # of a CSV
+LEAST_STEP_S, MOST_STEP_S = 1, 3600  # of a CSV
 COLUMNS = ("start", "value")
 
 
@@ -95,6 +95,7 @@ class Site:
     """A data centre in which instances stand. Energy is metered at the GPUs; what it costs and emits is that times PUE.
 
     `power_cap_w`: most that policies with sites may have it draw, PUE included; None: there is no cap.
+    `powered_gpus`: its GPUs by type, where those without an engine stay powered; else they draw nothing.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Site:
     usd_per_kwh: Series | None = None
     usd_per_gpu_hour: float | None = None
     power_cap_w: float | None = None
+    powered_gpus: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def grid_s(self) -> int:
@@ -226,18 +228,18 @@ def _series(section: Section, key: str, folder: Path, start: datetime, zone: Zon
 
 
 def _read_csv(path: Path, start: datetime) -> Series:
-    """Rows of (start, value) on a grid of 5 to 60 minutes; grid points without a row or a value are missing."""
+    """Rows of (start, value) on a grid of a second to an hour; grid points without a row or a value are missing."""
     rows = _rows(path)
     if len(rows) < 2:
         raise ScenarioError(f"{path.name}: needs at least two rows, which say how long a step is")
     gaps_s = [after - before for (before, _), (after, _) in pairwise(rows)]
     step_s = min(gaps_s)
     if not LEAST_STEP_S <= step_s <= MOST_STEP_S:
-        raise ScenarioError(f"{path.name}: steps must be of 5 to 60 minutes, not {step_s / 60:g}")
+        raise ScenarioError(f"{path.name}: steps must be of a second to an hour, not {step_s:g} s")
     for (at_s, _), gap_s in zip(rows, gaps_s, strict=False):
         if gap_s % step_s:
             moment = datetime.fromtimestamp(at_s + gap_s, UTC).isoformat()
-            raise ScenarioError(f"{path.name}: {moment} is off the grid of {step_s / 60:g} minutes that the rows begin")
+            raise ScenarioError(f"{path.name}: {moment} is off the grid of {step_s:g} s that the rows begin")
     first_s = rows[0][0]
     values = np.full((rows[-1][0] - first_s) // step_s + 1, np.nan)
     for at_s, value in rows:
@@ -266,8 +268,8 @@ def _row(where: str, fields: dict[str, str | None]) -> tuple[int, float]:
     at = _moment(fields["start"] or "")
     if at is None:
         raise ScenarioError(f"{where}, start: '{fields['start']}' is not a time with an offset, like 2026-01-01T00:00Z")
-    if at.second or at.microsecond:
-        raise ScenarioError(f"{where}, start: '{fields['start']}' is not on a whole minute")
+    if at.microsecond:
+        raise ScenarioError(f"{where}, start: '{fields['start']}' is not on a whole second")
     text = (fields["value"] or "").strip()
     try:
         value = float(text) if text else math.nan

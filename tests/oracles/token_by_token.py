@@ -816,6 +816,7 @@ class ReferenceWorld:
             requests=self._next,
             spent_j=spent,
             series_j=np.sum(list(spent.values()), axis=0)[:, None],
+            series_on_s=np.array([[i.on_s] for i in self.instances]),
             bin_s=math.inf,
             on_s=np.array([i.on_s for i in self.instances]),
             mhz_s=np.array([i.mhz_s for i in self.instances]),

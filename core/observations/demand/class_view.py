@@ -6,7 +6,7 @@ less than what was declared.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from core.algorithms.fleet.fleet_problem import mode_failure
@@ -14,6 +14,7 @@ from core.engine.corrections import configuration
 from core.engine.engine_model import UnknownConfiguration
 from core.engine.engine_params import split_fault
 from core.engine.measured import profile_of
+from core.engine.measured import profiles as engine_profiles
 from core.observations.demand.class_arrivals import ClassArrivals
 from core.observations.mode_profile import Lengths, mode_profile
 from core.policy.request_classes import ClassBounds, classify
@@ -88,6 +89,16 @@ class ClassView:
         if not self.servable:
             return f"{name}: no mode can serve it at all ({self.failed}), left out."
         return f"{name}: no mode keeps its limits ({self.failed}), planned without them." if self.failed else ""
+
+
+def engine_choice(model: str, engine: str, modes: Iterable[Mode], profiled: bool) -> EngineChoice:
+    """Returns what may serve. `profiled`: each class has rows of its own, beside which measured engines alone count."""
+    if not profiled:
+        return EngineChoice(model, engine, list(modes))
+    shape = configuration(model, "", 1, engine).shape
+    every = (configuration(one.model, one.gpu, one.tp, one.engine) for one in engine_profiles())
+    kinds = {Mode(key.gpu, key.tp) for key in every if (key.shape, key.engine) == (shape, engine)}
+    return EngineChoice(model, engine, [mode for mode in modes if mode in kinds])
 
 
 def observed(facts: ClassFacts, engines: EngineChoice, steps: int, rise: Sequence[float] = ()) -> ClassView:

@@ -1,4 +1,8 @@
-"""Values a run's energy, site by site: emissions and costs."""
+"""Values a run's energy, site by site: emissions and costs.
+
+At a site whose GPUs stay powered, those without an engine draw the idle power of their type, which is metered like the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from core.engine.engine_model import gpu
 from core.simulator.kernel.outcome import Outcome
 from core.simulator.site_series import Series, Site
 from core.units import j_to_kwh, j_to_wh
@@ -25,7 +30,9 @@ class Bill:
     """
 
     energy_wh: float
-    gpu_hours: float
+    empty_j: float  # of it, at GPUs without an engine
+    gpu_hours: float  # of GPUs with an engine
+    empty_gpu_hours: float  # of powered GPUs without one
     mhz_hours: float  # of GPUs: their clock over that time
     carbon_g: float | None
     carbon_missing_wh: float
@@ -46,17 +53,18 @@ class Bill:
             "cost_usd_by": {"electricity": self.electricity_usd, "gpu": self.gpu_usd},
             "price_missing_wh": self.price_missing_wh,
             "gpu_hours": self.gpu_hours,
+            "empty_gpu_hours": self.empty_gpu_hours,
             "clock_mhz": self.mhz_hours / self.gpu_hours if self.gpu_hours else None,
         }
 
 
 def bills(outcome: Outcome, sites: Mapping[str, Site]) -> dict[str, Bill]:
-    """Makes a bill for each site that an instance stood at.
+    """Makes a bill for each site that an instance stood at, or that has powered GPUs.
 
     Raises:
         ValueError: The energy series is too coarse for a site's steps; `site_series.bin_s` says how fine it must be.
     """
-    members: dict[str, list[int]] = {}
+    members: dict[str, list[int]] = {name: [] for name, site in sites.items() if site.powered_gpus}
     for i, spec in enumerate(outcome.instances):
         members.setdefault(spec.site, []).append(i)
     return {name: _bill(outcome, own, sites.get(name, Site(name))) for name, own in members.items()}
@@ -68,7 +76,9 @@ def total(bills: Iterable[Bill]) -> Bill:
     gpu_usd = [bill.gpu_usd for bill in each if bill.gpu_usd is not None]
     return Bill(
         energy_wh=math.fsum(bill.energy_wh for bill in each),
+        empty_j=math.fsum(bill.empty_j for bill in each),
         gpu_hours=math.fsum(bill.gpu_hours for bill in each),
+        empty_gpu_hours=math.fsum(bill.empty_gpu_hours for bill in each),
         mhz_hours=math.fsum(bill.mhz_hours for bill in each),
         carbon_g=_sum(bill.carbon_g for bill in each),
         carbon_missing_wh=math.fsum(bill.carbon_missing_wh for bill in each),
@@ -79,15 +89,19 @@ def total(bills: Iterable[Bill]) -> Bill:
 
 
 def _bill(outcome: Outcome, members: list[int], site: Site) -> Bill:
-    energy_j = float(sum(spent[members].sum() for spent in outcome.spent_j.values()))
+    empty_s = _empty_s(outcome, members, site)
+    empty_j = _idle_j(empty_s, outcome.series_j.shape[1])
+    energy_j = float(sum(spent[members].sum() for spent in outcome.spent_j.values())) + float(empty_j.sum())
     gpus = np.array([outcome.instances[i].tp * outcome.instances[i].gpu_share for i in members])
     gpu_hours = float(gpus @ outcome.on_s[members]) / 3600.0
-    series_j = outcome.series_j[members].sum(axis=0)
+    series_j = outcome.series_j[members].sum(axis=0) + empty_j
     carbon_g, carbon_missing_j = _priced(outcome, series_j, site, site.carbon_g_per_kwh)
     usd, price_missing_j = _priced(outcome, series_j, site, site.usd_per_kwh)
     return Bill(
         energy_wh=j_to_wh(energy_j),
+        empty_j=float(empty_j.sum()),
         gpu_hours=gpu_hours,
+        empty_gpu_hours=float(sum(own.sum() for own in empty_s.values())) / 3600.0,
         mhz_hours=float(gpus @ outcome.mhz_s[members]) / 3600.0,
         carbon_g=carbon_g,
         carbon_missing_wh=j_to_wh(carbon_missing_j),
@@ -95,6 +109,34 @@ def _bill(outcome: Outcome, members: list[int], site: Site) -> Bill:
         price_missing_wh=j_to_wh(price_missing_j),
         gpu_usd=None if site.usd_per_gpu_hour is None else gpu_hours * site.usd_per_gpu_hour,
     )
+
+
+def fleet_j(outcome: Outcome, sites: Mapping[str, Site]) -> Floats:
+    """Returns what all GPUs drew in each stretch of the energy series, (bins,), those without an engine among them."""
+    found: Floats = outcome.series_j.sum(axis=0)
+    for site in sites.values():
+        members = [i for i, spec in enumerate(outcome.instances) if spec.site == site.name]
+        found = found + _idle_j(_empty_s(outcome, members, site), found.size)
+    return found
+
+
+def _idle_j(empty_s: Mapping[str, Floats], bins: int) -> Floats:
+    return sum((gpu(name).idle_w * own for name, own in empty_s.items()), np.zeros(bins))
+
+
+def _empty_s(outcome: Outcome, members: list[int], site: Site) -> dict[str, Floats]:
+    """Returns the GPU-seconds without an engine in each stretch of the energy series, (bins,), by type of GPU."""
+    bins = outcome.series_j.shape[1]
+    if not site.powered_gpus:
+        return {}
+    first_s = np.arange(bins) * outcome.bin_s if bins > 1 else np.zeros(1)
+    width_s = np.minimum(outcome.end_s - first_s, outcome.bin_s)
+    found = {}
+    for name, count in site.powered_gpus.items():
+        own = [i for i in members if outcome.instances[i].gpu == name]
+        gpus = np.array([outcome.instances[i].tp * outcome.instances[i].gpu_share for i in own])
+        found[name] = np.maximum(0.0, count * width_s - gpus @ outcome.series_on_s[own])
+    return found
 
 
 def _priced(outcome: Outcome, series_j: Floats, site: Site, series: Series | None) -> tuple[float | None, float]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.fairness import jain_of_tenants
-from core.simulator.figures.bills import bills, total
+from core.simulator.figures.bills import bills, fleet_j, total
 from core.simulator.figures.quantiles import EXACT_VALUES, NAMED, Quantiles
 from core.simulator.figures.timely_tokens import TimelyGroups
 from core.simulator.kernel import kernel
@@ -95,6 +95,9 @@ class Figures:
         by_site = bills(outcome, sites)
         spent_j = dict.fromkeys(ENERGY_KINDS, 0.0)
         spent_j |= {kind: float(spent.sum()) for kind, spent in outcome.spent_j.items()}
+        whole = total(by_site.values())
+        if whole.empty_gpu_hours:
+            spent_j["empty"] = whole.empty_j
         counted, end_s = self._done + self._rejected, outcome.end_s
         has_slo = any(slo.any for slo in self._labels.slos)
         gap_limits_s = [slo.itl_p99_s for slo in self._labels.slos if slo.itl_p99_s is not None]
@@ -111,8 +114,8 @@ class Figures:
             "energy_wh": j_to_wh(math.fsum(spent_j.values())),
             "energy_wh_by": {kind: j_to_wh(energy_j) for kind, energy_j in spent_j.items()},
             "mean_power_w": _ratio(math.fsum(spent_j.values()), end_s),
-            "power_w": power_quantiles(outcome),
-            **total(by_site.values()).figures(),
+            "power_w": power_quantiles(outcome, sites),
+            **whole.figures(),
             "slo_attainment": _ratio(self._met, counted) if has_slo else None,
             "slo_attainment_by": self._attainment(),
             "ttft_s": self._ttft.summary(),
@@ -191,13 +194,13 @@ def gap_quantiles(gaps: Ints) -> dict[str, float | None]:
     return {**points, "mean": float((gaps * middle_s).sum() / count)}
 
 
-def power_quantiles(outcome: Outcome) -> dict[str, float | None]:
+def power_quantiles(outcome: Outcome, sites: Mapping[str, Site]) -> dict[str, float | None]:
     """Returns quantiles, in W, of the fleet's mean power over the whole stretches of the energy series, which is a
     minute's at most."""
     whole = int(outcome.end_s / outcome.bin_s + 1e-9)
     if outcome.bin_s > POWER_BIN_S or not whole:
         return dict.fromkeys(NAMED)
-    watts = outcome.series_j[:, :whole].sum(axis=0) / outcome.bin_s
+    watts = fleet_j(outcome, sites)[:whole] / outcome.bin_s
     return {name: float(np.quantile(watts, q)) for name, q in NAMED.items()}
 
 

@@ -235,6 +235,7 @@ class FleetArrays(NamedTuple):
     seen: Ints  # (C, stretches, 3): requests, prompt tokens, predicted output tokens
     gaps: Ints  # (GAP_BINS,)
     series_j: Floats  # (I, bins)
+    series_on_s: Floats  # (I, bins): how long each was not off
     bin_s: Floats  # (1,)
     counts: Ints  # see below
     log: Ints  # (events kept, 3): kind, request, instance
@@ -482,21 +483,20 @@ def count_gaps(
 
 
 @compiled
-def spread(s: FleetArrays, i: int, start_s: float, end_s: float, energy_j: float) -> None:
-    """Adds energy to the time bins that it falls into, at its mean power."""
-    width = s.bin_s[0]
-    last = s.series_j.shape[1] - 1
+def spread(series: Floats, width: float, i: int, start_s: float, end_s: float, amount: float) -> None:
+    """Adds an amount to those of the bins (I, bins) of so many seconds that [start_s, end_s] falls into, evenly."""
+    last = series.shape[1] - 1
     low, high = min(last, int(start_s / width)), min(last, int(end_s / width))
     if low == high:
-        s.series_j[i, low] += energy_j
+        series[i, low] += amount
         return
-    watts = energy_j / (end_s - start_s)
-    left = energy_j
+    rate = amount / (end_s - start_s)
+    left = amount
     for place in range(low, high):
-        part = watts * ((place + 1) * width - max(start_s, place * width))
-        s.series_j[i, place] += part
+        part = rate * ((place + 1) * width - max(start_s, place * width))
+        series[i, place] += part
         left -= part
-    s.series_j[i, high] += left
+    series[i, high] += left
 
 
 @compiled
@@ -912,7 +912,7 @@ def complete(s: FleetArrays, i: int) -> None:
     s.eng[i].spent_decode_j += decode_j
     s.eng[i].spent_prefill_j += s.eng[i].prefill_j
     s.eng[i].iterations += m
-    spread(s, i, s.eng[i].start_s, end_s, energy_j)
+    spread(s.series_j, s.bin_s[0], i, s.eng[i].start_s, end_s, energy_j)
     if s.eng[i].decodes > 0:
         resumed = s.eng[i].resumed
         steady = s.eng[i].decodes - resumed
@@ -1155,7 +1155,7 @@ def settle_idle(s: FleetArrays, i: int, now_s: float) -> None:
             s.eng[i].spent_transition_j += energy_j
         else:
             s.eng[i].spent_idle_j += energy_j
-        spread(s, i, s.eng[i].idle_since_s, now_s, energy_j)
+        spread(s.series_j, s.bin_s[0], i, s.eng[i].idle_since_s, now_s, energy_j)
     s.eng[i].idle_since_s = now_s
 
 
@@ -1175,8 +1175,10 @@ def switch_on(s: FleetArrays, i: int, mhz: float, now_s: float) -> None:
 def account_time(s: FleetArrays, i: int, now_s: float) -> None:
     """Adds the time that it has been on, and the clock over that time."""
     if s.eng[i].state != OFF:
-        s.eng[i].on_s += now_s - s.eng[i].on_since_s
-        s.eng[i].mhz_s += s.eng[i].mhz * (now_s - s.eng[i].on_since_s)
+        took_s = now_s - s.eng[i].on_since_s
+        s.eng[i].on_s += took_s
+        s.eng[i].mhz_s += s.eng[i].mhz * took_s
+        spread(s.series_on_s, s.bin_s[0], i, s.eng[i].on_since_s, now_s, took_s)
         s.eng[i].on_since_s = now_s
 
 

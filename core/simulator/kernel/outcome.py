@@ -48,16 +48,17 @@ class Outcome:
     """The outcome of a run. `rows` has all requests that arrived, in order of arrival, when no other sink took them.
 
     `instances` are all that were ever there, and arrays over instances are in their order. `spent_j` is by (prefill,
-    decode, idle, transition). `series_j[i, k]` is the energy of instance i in the k-th stretch of `bin_s` seconds.
-    `on_s` is how long each was not off, `mhz_s` its clock over that time. `gaps` counts the gaps between tokens in the
-    kernel's bins. `holds` counts the epochs in which a control asked for nothing, `refused` the commands that came too
-    late to be carried out.
+    decode, idle, transition). `series_j[i, k]` is the energy of instance i in the k-th stretch of `bin_s` seconds,
+    `series_on_s[i, k]` how long it was not off in it. `on_s` is how long each was not off, `mhz_s` its clock over that
+    time. `gaps` counts the gaps between tokens in the kernel's bins. `holds` counts the epochs in which a control asked
+    for nothing, `refused` the commands that came too late to be carried out.
     """
 
     instances: tuple[InstanceSpec, ...]
     requests: int
     spent_j: Mapping[str, Floats]
     series_j: Floats
+    series_on_s: Floats
     bin_s: float
     on_s: Floats
     mhz_s: Floats

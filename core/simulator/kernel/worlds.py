@@ -143,6 +143,7 @@ class CompiledWorld:
             seen=np.zeros((len(fleet.cell_pool), 0, 3), np.int64),
             gaps=np.zeros(kernel.GAP_BINS, np.int64),
             series_j=np.zeros((0, 1)),
+            series_on_s=np.zeros((0, 1)),
             bin_s=np.array([bin_s]),
             counts=np.zeros(kernel.COUNTS, np.int64),
             log=np.zeros((keep_events, 3), np.int64),
@@ -223,7 +224,8 @@ class CompiledWorld:
         s = self._state
         bins, stretches = int(to_s / float(s.bin_s[0])) + 1, int(to_s / kernel.STRETCH_S) + 1
         if bins > s.series_j.shape[1]:
-            s = s._replace(series_j=_widened(s.series_j, bins + bins // 2, 1))
+            room = bins + bins // 2
+            s = s._replace(series_j=_widened(s.series_j, room, 1), series_on_s=_widened(s.series_on_s, room, 1))
         if stretches > s.seen.shape[1]:
             s = s._replace(seen=_widened(s.seen, stretches + stretches // 2, 1))
         self._state = s
@@ -257,6 +259,7 @@ class CompiledWorld:
             members=_widened(s.members, n, 1),
             successors=_widened(s.successors, n, 0),
             series_j=_widened(s.series_j, n, 0),
+            series_on_s=_widened(s.series_on_s, n, 0),
         )
 
     def switch_on(self, i: int, now_s: float) -> None:
@@ -453,11 +456,13 @@ class CompiledWorld:
             kernel.settle_idle(s, i, end_s)
             kernel.account_time(s, i, end_s)
         kept = min(int(s.counts[kernel.LOGGED]), s.log.shape[0])
+        bins = int(end_s / float(s.bin_s[0])) + 1
         return Outcome(
             instances=tuple(self._specs),
             requests=arrived,
             spent_j={kind: s.eng[f"spent_{kind}_j"].copy() for kind in KINDS},
-            series_j=s.series_j[:, : int(end_s / float(s.bin_s[0])) + 1],
+            series_j=s.series_j[:, :bins],
+            series_on_s=s.series_on_s[:, :bins],
             bin_s=float(s.bin_s[0]),
             on_s=s.eng["on_s"].copy(),
             mhz_s=s.eng["mhz_s"].copy(),

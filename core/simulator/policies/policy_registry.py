@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from core.policy.knobs import Knobs
@@ -24,6 +25,7 @@ from core.simulator.policies.freesh import Freesh
 from core.simulator.policies.service_slices import Lot, begin_in_slices, slices
 from core.simulator.policies.threshold import Threshold
 from core.simulator.policies.world import Plan, World
+from core.types import Loop
 
 
 class PolicyConfig(Protocol):
@@ -59,8 +61,11 @@ FAMILIES: Mapping[str, Family] = {
 POLICIES = tuple(PRESETS)
 
 
-def read_policy(keys: Mapping[str, Any]) -> PolicyConfig:
+def read_policy(keys: Mapping[str, Any], usual_s: Mapping[Loop, float] = MappingProxyType({})) -> PolicyConfig:
     """Reads a policy from its section of a scenario: `name`, knobs, and `tuning` by record.
+
+    Args:
+        usual_s: The periods of loops to which the policy gives none, where they are not the usual ones.
 
     Raises:
         ScenarioError: An unknown name or key, one that the policy's simulated loops do not read, or a wrong value.
@@ -76,7 +81,7 @@ def read_policy(keys: Mapping[str, Any]) -> PolicyConfig:
         _check_known(preset, family.reads, own)
         found = policy(name, own)
         _check_read(found, family.reads)
-        return family.of(found)
+        return family.of(replace(found, knobs=found.knobs.at_usual_periods(usual_s)))
     except ValueError as error:
         key, sign, words = str(error).partition(": ")
         raise ScenarioError(f"policy.{written.get(key, key)}{sign}{words}" if sign else f"policy: {error}") from None

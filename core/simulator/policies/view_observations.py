@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from core.observations.demand.carbon_ahead import SiteAhead
 from core.observations.demand.class_arrivals import counted
-from core.observations.demand.class_view import ClassFacts, ClassView, Declared, EngineChoice, observed
+from core.observations.demand.class_view import ClassFacts, ClassView, Declared, engine_choice, observed
 from core.observations.demand.loop_windows import whole_stretches, window_s
 from core.observations.mode_profile import Lengths
 from core.simulator.kernel.commands import FleetView
@@ -39,8 +39,8 @@ def class_view(
     """Observes demand, lengths and profiles of one class."""
     declared = declared_load(world, cells, counts=view.now_s < window_s(period_s))
     seen, typical = counted(recent(view, cells, period_s)), Lengths(*info.typical_tokens)
-    facts = ClassFacts(info.name, info.limits, typical, seen, declared, {})
-    return observed(facts, EngineChoice(service.model, service.engine, modes), steps)
+    facts = ClassFacts(info.name, info.limits, typical, seen, declared, info.profiles)
+    return observed(facts, engine_choice(service.model, service.engine, modes, info.profiled), steps)
 
 
 def declared_load(world: World, cells: Collection[int], counts: bool) -> Declared | None:

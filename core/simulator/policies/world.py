@@ -15,7 +15,7 @@ from core.policy.dynamo_classes import strictest
 from core.policy.knobs import DYNAMO, WHOLE, WHOLE_CLASS
 from core.simulator.kernel.commands import STRETCH_S, Control, Router
 from core.simulator.kernel.simulated import Handover, InstanceSpec, SimulationError
-from core.types import Limits, Mode
+from core.types import Limits, Mode, ModeProfile
 
 GPUS_PER_NODE = 8
 _MINUTE_S = 60.0
@@ -58,6 +58,7 @@ def alike(gpus: int, gpus_per_node: int) -> tuple[int, ...]:
 class ClassInfo:
     """A request class of a partition, with limits. Bounds as in `core.policy.request_classes`: lower inclusive, upper
     exclusive. `thresholds`: of its own, which count beside `limits` where a policy has `class_limits`, and for clocks.
+    `profiles`: of modes, as measured or published elsewhere. `profiled`: all classes of its partition have some.
     """
 
     name: str
@@ -67,6 +68,8 @@ class ClassInfo:
     output_min: int = 0
     output_max: int | None = None
     thresholds: Limits = field(default_factory=Limits)
+    profiles: Mapping[Mode, ModeProfile] = field(default_factory=dict)
+    profiled: bool = False
 
     @property
     def typical_tokens(self) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from core.policy.request_classes import classify
 from core.simulator.kernel.objectives import Slo
-from core.types import Limits
+from core.types import Limits, Mode, ModeProfile
 
 Ints = NDArray[np.int64]
 
@@ -21,6 +21,7 @@ class ClassSpec:
 
     `thresholds`: limits that no request is judged by, and that policies with `class_limits` keep all the same; clocks
     act at them where they are the tighter ones.
+    `profiles`: what modes do for the class, as measured or published elsewhere.
     """
 
     name: str
@@ -31,6 +32,7 @@ class ClassSpec:
     output_max: int | None = None
     slo: Slo = field(default_factory=Slo)
     thresholds: Limits = field(default_factory=Limits)
+    profiles: Mapping[Mode, ModeProfile] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

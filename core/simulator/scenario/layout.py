@@ -26,7 +26,8 @@ from core.simulator.policies import (
     declared_loads,
     with_rules,
 )
-from core.simulator.scenario.scenario import DEFAULT_SITE, ROLES, Group, Scenario, Service, SiteFleet
+from core.simulator.scenario.class_cells import Cells, Partition
+from core.simulator.scenario.scenario import DEFAULT_SITE, ROLES, DeclaredLoad, Group, Scenario, Service, SiteFleet
 from core.simulator.site_series import Site
 from core.types import Limits
 
@@ -274,7 +275,7 @@ def dynamic_fleet(scenario: Scenario, config: PolicyConfig, traffic: Traffic) ->
     Raises:
         SimulationError: The policy cannot serve such a scenario.
     """
-    world = world_of(scenario, traffic.declared)
+    world = world_of(scenario, _declared(scenario, traffic))
     plan = build(config, world)
     names = [pool.name for pool in plan.pools]
     pools = tuple(
@@ -293,6 +294,29 @@ def dynamic_fleet(scenario: Scenario, config: PolicyConfig, traffic: Traffic) ->
         tuple(member.weight for member in plan.members),
     )
     return Layout(fleet, _labels(scenario, names), plan.controls, plan.router)
+
+
+def _declared(scenario: Scenario, traffic: Traffic) -> tuple[CellLoad | None, ...]:
+    """Returns what is expected of each cell: what the service declares, or else the requests at hand."""
+    found: list[CellLoad | None] = []
+    for service in scenario.services:
+        cells = len(service.cells)
+        own = traffic.declared[len(found) : len(found) + cells]
+        found += _by_cell(service, service.declared) if service.declared else own
+    return tuple(found)
+
+
+def _by_cell(service: Service, declared: Sequence[DeclaredLoad]) -> list[CellLoad | None]:
+    """Returns the declared loads of each cell as one; None: nothing of its lengths is declared."""
+    found: list[CellLoad | None] = [None] * len(service.cells)
+    lengths = np.array([(load.prompt_tokens, load.output_tokens) for load in declared])
+    rps = np.array([load.rps for load in declared])
+    cell_of = service.cells.of_lengths(*np.rint(lengths).astype(np.int64).T)
+    for cell in np.unique(cell_of).tolist():
+        mine = cell_of == cell
+        prompt, output = np.average(lengths[mine], axis=0, weights=rps[mine]).tolist()
+        found[cell] = CellLoad(float(rps[mine].sum()), prompt, output)
+    return found
 
 
 def world_of(scenario: Scenario, declared: tuple[CellLoad | None, ...] = ()) -> World:
@@ -316,18 +340,28 @@ def world_of(scenario: Scenario, declared: tuple[CellLoad | None, ...] = ()) -> 
 def _service_info(scenario: Scenario, service: Service, first_cell: int) -> ServiceInfo:
     model = service.model or scenario.groups[0].instances[0].model
     engine = next(g.instances[0].engine for g in scenario.groups if g.instances[0].model == model)
-    partitions = tuple(
-        PartitionInfo(
-            p.name,
-            tuple(
-                ClassInfo(c.name, limits_of(c.slo), c.input_min, c.input_max, c.output_min, c.output_max, c.thresholds)
-                for c in p.classes
-            ),
-            {first_cell + cell: k for cell, k in enumerate(service.cells.classes(p))},
-        )
-        for p in service.partitions
-    )
+    partitions = tuple(_partition_info(p, service.cells, first_cell) for p in service.partitions)
     return ServiceInfo(service.name, model, partitions, engine)
+
+
+def _partition_info(partition: Partition, cells: Cells, first_cell: int) -> PartitionInfo:
+    classes = tuple(
+        ClassInfo(
+            name=one.name,
+            limits=limits_of(one.slo),
+            input_min=one.input_min,
+            input_max=one.input_max,
+            output_min=one.output_min,
+            output_max=one.output_max,
+            thresholds=one.thresholds,
+            profiles=one.profiles,
+            profiled=all(other.profiles for other in partition.classes),
+        )
+        for one in partition.classes
+    )
+    return PartitionInfo(
+        partition.name, classes, {first_cell + cell: k for cell, k in enumerate(cells.classes(partition))}
+    )
 
 
 def limits_of(slo: Slo) -> Limits:

@@ -30,7 +30,7 @@ from core.simulator.policies import PolicyConfig, put_over, read_overheads, read
 from core.simulator.scenario.class_cells import Cells, ClassSpec, Partition
 from core.simulator.site_series import Site, read_site, read_start
 from core.simulator.workload import LengthPredictor, Workload, read_predictor, read_workload
-from core.types import Limits
+from core.types import Limits, Loop, Mode, ModeProfile, Source
 
 DEFAULT_SITE = "site"
 DEFAULT_SERVICE = "default"
@@ -52,13 +52,27 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class DeclaredLoad:
+    """A load that is expected before anything is seen: its peak rate, of requests of about these lengths."""
+
+    rps: float
+    prompt_tokens: float
+    output_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
-    """Requests for one model, with their objectives. The first partition's classes are those of the figures."""
+    """Requests for one model, with their objectives. The first partition's classes are those of the figures.
+
+    `declared`: what policies expect at first; none: what an operator would who knew the requests, the peak rate and
+    mean lengths of each cell.
+    """
 
     name: str
     workload: Workload
     partitions: tuple[Partition, ...]
     predictor: LengthPredictor = field(default_factory=LengthPredictor)
+    declared: tuple[DeclaredLoad, ...] = ()
     model: str | None = None  # None: whatever the fleet runs
     decode: bool = True  # False: a model of one pass, whose only token is its answer
 
@@ -83,7 +97,10 @@ class SiteFleet:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`cut_fleet`: policies without a loop over instances have the sites' GPUs, cut as live ones; else the groups."""
+    """`cut_fleet`: policies without a loop over instances have the sites' GPUs, cut as live ones; else the groups.
+
+    `usual_s`: the periods of loops to which no policy gives one, where the fleet has other ones than usual.
+    """
 
     name: str
     seed: int
@@ -98,6 +115,7 @@ class Scenario:
     handover: Handover | None  # of `first` to `second`; `token_s` is still seconds per byte
     overload: str  # refuse | allow
     cut_fleet: bool = False
+    usual_s: Mapping[Loop, float] = field(default_factory=dict)
 
     @property
     def tenants(self) -> tuple[str, ...]:
@@ -142,8 +160,11 @@ def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
     services = _services(root, folder)
     site_fleets, sites = {}, {}
     for section in root.section("sites").children():
-        site_fleets[section.key] = _site_fleet(section)
-        sites[section.key] = read_site(section, folder, start)
+        site_fleets[section.key] = own = _site_fleet(section)
+        powered = section.flag("empty_gpus_powered", False)
+        if powered and not own.gpus:
+            raise section.error("empty_gpus_powered", "needs gpus: how many of each type the site has")
+        sites[section.key] = replace(read_site(section, folder, start), powered_gpus=own.gpus if powered else {})
     if shared := root.optional("prices"):
         sites.setdefault(DEFAULT_SITE, read_site(shared, folder, start, name=DEFAULT_SITE))
     groups = tuple(_group(item, services) for item in root.sections("fleet"))
@@ -152,11 +173,12 @@ def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
     _check_names(groups, services, sites)
     policy = root.section("policy") if root.is_mapping("policy") else None
     policy_keys = {"name": root.text("policy", "single_pool")} if policy is None else policy.values
+    usual_s = _periods(root.section("periods"))
     scenario = Scenario(
         name=root.text("name", path.stem),
         seed=root.integer("seed", 1, least=0),
         start=start,
-        policy=read_policy(policy_keys),
+        policy=read_policy(policy_keys, usual_s),
         policy_keys=policy_keys,
         services=services,
         groups=groups,
@@ -166,6 +188,7 @@ def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
         handover=_handover(root.optional("handover")),
         overload=root.choice("overload", ("refuse", "allow"), "refuse"),
         cut_fleet=root.flag("cut_fleet", False),
+        usual_s=usual_s,
     )
     root.finish()
     return scenario
@@ -189,7 +212,14 @@ def policy_of(scenario: Scenario, text: str | None) -> PolicyConfig:
             f"policy '{text}': write NAME or 'NAME {{key: value}}': {fields.yaml_fault(error)}"
         ) from error
     name = name.strip()
-    return read_policy(put_over(scenario.policy_keys, keys, name))
+    return read_policy(put_over(scenario.policy_keys, keys, name), scenario.usual_s)
+
+
+def _periods(section: Section) -> dict[Loop, float]:
+    """Reads the usual period of each loop in seconds."""
+    given = {loop: section.number(f"{loop.value}_s", None, above=0.0) for loop in Loop}
+    section.finish()
+    return {loop: period_s for loop, period_s in given.items() if period_s is not None}
 
 
 def _check_names(groups: Sequence[Group], services: Sequence[Service], sites: Mapping[str, Site]) -> None:
@@ -217,7 +247,7 @@ def _services(root: Section, folder: Path) -> tuple[Service, ...]:
     sections = list(root.section("services").children())
     if not sections:
         workload = read_workload(root.section("workload"), folder)
-        return (Service(DEFAULT_SERVICE, workload, _partitions(root, slo), predictor),)
+        return (Service(DEFAULT_SERVICE, workload, _partitions(root, slo), predictor, _declared(root)),)
     found = []
     for section in sections:
         own = section.optional("slo")
@@ -227,11 +257,25 @@ def _services(root: Section, folder: Path) -> tuple[Service, ...]:
                 workload=read_workload(section.section("workload"), folder),
                 partitions=_partitions(section, _slo(own) if own is not None else slo),
                 predictor=read_predictor(section) if "length_predictor" in section.names() else predictor,
+                declared=_declared(section),
                 model=section.text("model", "") or None,
                 decode=section.flag("decode", True),
             )
         )
         section.finish()
+    return tuple(found)
+
+
+def _declared(section: Section) -> tuple[DeclaredLoad, ...]:
+    """Reads `declared`, a load or a list of them: `rps`, `prompt_tokens`, `output_tokens`."""
+    found = []
+    for own in section.sections("declared"):
+        values = [own.number(key, None, above=0.0) for key in ("rps", "prompt_tokens", "output_tokens")]
+        own.finish()
+        rps, prompt, output = values
+        if rps is None or prompt is None or output is None:
+            raise own.error("rps", "missing; a declared load has rps, prompt_tokens and output_tokens")
+        found.append(DeclaredLoad(rps, prompt, output))
     return tuple(found)
 
 
@@ -266,6 +310,7 @@ def _class(rank: int, section: Section, default: Slo) -> ClassSpec:
         output_max=section.maybe_integer("output_max", least=1),
         slo=_slo(own) if own is not None else default,
         thresholds=_thresholds(section.section("thresholds")),
+        profiles=_profiles(section.section("profiles")),
     )
     section.finish()
     return found
@@ -275,6 +320,24 @@ def _thresholds(section: Section) -> Limits:
     """Reads limits in seconds."""
     found = Limits(*(section.number(key, None, above=0.0) for key in ("ttft_s", "tpot_s", "e2e_s")))
     section.finish()
+    return found
+
+
+def _profiles(section: Section) -> dict[Mode, ModeProfile]:
+    """Reads profiles by mode, such as `H100-SXM-80GB/TP4`: `max_rps`, `power_w`, latencies in s, and `source`."""
+    found = {}
+    for own in section.children():
+        try:
+            mode = Mode.parse(own.key)
+            source = Source(own.text("source", Source.PUBLISHED.value))
+        except ValueError as error:
+            raise section.error(own.key, str(error)) from None
+        rps, watts = (own.number(key, None, least=0.0) for key in ("max_rps", "power_w"))
+        if rps is None or watts is None:
+            raise section.error(own.key, "needs max_rps and power_w")
+        ttft_s, tpot_s, e2e_s = (own.number(key, None, above=0.0) for key in ("ttft_s", "tpot_s", "e2e_s"))
+        own.finish()
+        found[mode] = ModeProfile(rps, watts, ttft_s, tpot_s, e2e_s, source)
     return found
 
 

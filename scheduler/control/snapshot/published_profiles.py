@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from django.db.models import Count, Q
 
 from core.controllers.fleet.shared_out import TP_DEGREES
-from core.engine.corrections import configuration
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.engine_params import split_fault
-from core.engine.measured import profiles
+from core.observations.demand import class_view
 from core.observations.demand.class_view import EngineChoice, profiles_of, typical_lengths
 from core.observations.mode_profile import Lengths
 from core.types import Limits, Mode, ModeProfile, Source
@@ -65,19 +64,8 @@ def engine_choice(
 ) -> EngineChoice:
     """Returns what serves a service; where each class has rows of its own, of the modes only those of measured
     engines."""
-    model, engine = service.model_card.engine_model_name, service.model_card.engine
-    if all(rows.values()):
-        kinds = _measured_modes(model, engine)
-        modes = [mode for mode in offered_modes(service, anywhere) if mode in kinds] if kinds else []
-    else:
-        modes = offered_modes(service, anywhere)
-    return EngineChoice(model, engine, modes)
-
-
-def _measured_modes(model: str, engine: str) -> set[Mode]:
-    shape = configuration(model, "", 1, engine).shape
-    every = (configuration(one.model, one.gpu, one.tp, one.engine) for one in profiles())
-    return {Mode(key.gpu, key.tp) for key in every if (key.shape, key.engine) == (shape, engine)}
+    card, profiled = service.model_card, all(rows.values())
+    return class_view.engine_choice(card.engine_model_name, card.engine, offered_modes(service, anywhere), profiled)
 
 
 def offered_modes(service: Service, anywhere: bool = False) -> list[Mode]:

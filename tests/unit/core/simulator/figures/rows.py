@@ -66,6 +66,7 @@ def outcome(
     series = np.atleast_2d(np.asarray(series_j, dtype=np.float64))
     spent_j = series.sum(axis=1)
     end_s = series.shape[1] * bin_s if end_s is None else end_s
+    first_s = bin_s * np.arange(series.shape[1]) if series.shape[1] > 1 else np.zeros(1)
     gaps = np.zeros(kernel.GAP_BINS, np.int64)
     gaps[[1000, 1500]] = (99, 1)
     return Outcome(
@@ -78,6 +79,7 @@ def outcome(
             "transition": 0.1 * spent_j,
         },
         series_j=series,
+        series_on_s=np.tile(np.clip(end_s - first_s, 0.0, bin_s), (len(series), 1)),
         bin_s=bin_s,
         on_s=np.full(len(series), end_s),
         mhz_s=1000.0 * end_s * np.arange(1, len(series) + 1),

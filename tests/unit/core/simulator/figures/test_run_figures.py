@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.engine.engine_model import gpu
 from core.fairness import jain
 from core.simulator.figures import run_figures
 from core.simulator.figures.run_figures import Figures
 from core.simulator.kernel import kernel
 from core.simulator.kernel.commands import Decision
 from core.simulator.kernel.objectives import Labels, Slo
+from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.site_series import Series, Site
 from tests.unit.core.simulator.figures.rows import LABELS, instance, outcome, rows
 
@@ -261,3 +263,19 @@ def test_pricing_refuses_when_the_energy_series_is_too_coarse() -> None:
     site = Site("site", carbon_g_per_kwh=Series((100.0, 300.0), step_s=900))
     with pytest.raises(ValueError, match="take bins that divide 900 s"):
         Figures(LABELS).summary(outcome([[KWH_J]]), {"site": site})
+
+
+def test_gpus_without_an_engine_draw_their_idle_power_where_a_site_keeps_them_powered() -> None:
+    spec = InstanceSpec("a", "Llama3-8B", "A100-80GB", 2, mhz=1410.0, site="east")
+    hours = outcome([[KWH_J, 0.0]], (spec,), end_s=5400.0)
+    carbon = Series((100.0, 300.0))
+    off = Figures(LABELS).summary(hours, {"east": Site("east", 2.0, None, carbon)})
+    powered = {"A100-80GB": 6, "H100-SXM-80GB": 4}
+    on = Figures(LABELS).summary(hours, {"east": Site("east", 2.0, None, carbon, powered_gpus=powered)})
+    each_h = 4 * gpu("A100-80GB").idle_w + 4 * gpu("H100-SXM-80GB").idle_w
+    assert (off["energy_wh"], off["empty_gpu_hours"], "empty" in off["energy_wh_by"]) == (1000.0, 0.0, False)
+    assert on["energy_wh_by"]["empty"] == pytest.approx(1.5 * each_h)
+    assert on["energy_wh"] == pytest.approx(1000.0 + 1.5 * each_h)
+    assert (on["gpu_hours"], on["empty_gpu_hours"]) == pytest.approx((3.0, 12.0))
+    assert on["carbon_g"] - off["carbon_g"] == pytest.approx(2.0 * (each_h * 0.1 + 0.5 * each_h * 0.3))
+    assert on["power_w"]["p50"] == off["power_w"]["p50"]  # bins of an hour are too coarse for either

@@ -315,3 +315,43 @@ def test_scenario_stands_by_itself_when_it_brings_its_gpu_types(small: Path, own
 def test_field_is_named_when_a_gpu_type_is_wrong(own_type: Path, setting: str, words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
         read_scenario(own_type, (setting,))
+
+
+FLEET = """
+cut_fleet: true
+fleet: {model: Llama3-70B, gpu: A100-80GB, tp: 4, tp_choices: [4], site: here}
+sites: {here: {gpus: {A100-80GB: 8}, gpus_per_node: 4, empty_gpus_powered: true}}
+workload: {generate: poisson, rate_rps: 3, requests: 60, lengths: exponential, prompt_tokens: 500, output_tokens: 100}
+slo: {ttft_s: 2, tpot_s: 0.1}
+"""
+
+
+def test_policies_begin_with_what_is_declared_where_a_scenario_says_it(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET)
+    few, many = (
+        figures(path, f"declared={{rps: {rps}, prompt_tokens: 500, output_tokens: 100}}", policy="greenserve")
+        for rps in (0.5, 12.0)
+    )
+    assert few["gpu_hours"] < many["gpu_hours"]
+    assert few["gpu_hours"] + few["empty_gpu_hours"] == pytest.approx(8 * few["simulated_s"] / 3600.0)
+    with pytest.raises(ScenarioError, match=r"declared\[0\].rps: missing; a declared load has rps, prompt_tokens"):
+        figures(path, "declared={prompt_tokens: 500, output_tokens: 100}")
+
+
+def test_loops_without_a_period_of_their_own_take_the_scenarios(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET + "periods: {carbon_s: 60, shard_s: 20}\n")
+    scenario = read_scenario(path)
+    found = policy_of(scenario, "freesh {shard_period_s: 45}")
+    assert isinstance(found, FreeshConfig)
+    assert (found.carbon_period_s, found.step_s, found.scale_period_s, found.shard_period_s) == (60, 10, 1800, 45)
+
+
+def test_profiles_of_a_class_count_before_the_engine_model(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    profiles = "{A100-80GB/TP4: {max_rps: 0.5, power_w: 900, source: measured}}"
+    path.write_text(FLEET + f"classes: [{{name: all, profiles: {profiles}}}]\n")
+    slow = figures(path, policy="min_energy {alpha: 1.0}")
+    path.write_text(FLEET)
+    assert slow["gpu_hours"] > figures(path, policy="min_energy {alpha: 1.0}")["gpu_hours"]
