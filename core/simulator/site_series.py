@@ -206,16 +206,17 @@ def _zone(section: Section, name: str) -> ZoneInfo:
 
 
 def _series(section: Section, key: str, folder: Path, start: datetime, zone: ZoneInfo | None) -> Series | None:
-    """Reads a number, a list with one for each hour, or {csv: FILE}.
+    """Reads a number, a list with one for each hour, or {csv: FILE}, which with `repeats: true` begins anew at its end.
 
     A list begins with the run. In a site with a time zone it begins with the midnight before, by its wall clock.
     """
     if section.is_mapping(key):
         source = section.section(key)
         path = folder / source.text("csv")
+        repeats = source.flag("repeats", False)
         source.finish()
         try:
-            return _read_csv(path, start)
+            return _read_csv(path, start, repeats)
         except ScenarioError as error:
             raise section.error(key, str(error)) from None
     values = section.series(key)
@@ -227,7 +228,7 @@ def _series(section: Section, key: str, folder: Path, start: datetime, zone: Zon
     return Series(values, first_s=-(local.hour * HOUR_S + local.minute * 60), zone=zone, start=start)
 
 
-def _read_csv(path: Path, start: datetime) -> Series:
+def _read_csv(path: Path, start: datetime, repeats: bool) -> Series:
     """Rows of (start, value) on a grid of a second to an hour; grid points without a row or a value are missing."""
     rows = _rows(path)
     if len(rows) < 2:
@@ -244,7 +245,7 @@ def _read_csv(path: Path, start: datetime) -> Series:
     values = np.full((rows[-1][0] - first_s) // step_s + 1, np.nan)
     for at_s, value in rows:
         values[(at_s - first_s) // step_s] = value
-    return Series(tuple(values.tolist()), step_s, first_s - round(start.timestamp()), repeats=False)
+    return Series(tuple(values.tolist()), step_s, first_s - round(start.timestamp()), repeats=repeats)
 
 
 def _rows(path: Path) -> list[tuple[int, float]]:

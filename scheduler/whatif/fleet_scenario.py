@@ -1,4 +1,5 @@
-"""Today's fleet as a scenario: sites with their carbon and prices, GPUs, services with classes and objectives.
+"""Today's fleet as a scenario: sites with their carbon and prices, GPUs, services with classes and objectives, and what
+the loops decide by: policy, periods, declared load, profiles of classes, times of changes.
 
 What the database does not say is left out of the scenario, never made up; what is assumed is said in `notes`.
 """
@@ -12,23 +13,33 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.conf import settings
+
 from core.cells import csv_text
 from core.engine import measured
 from core.engine.corrections import configuration
 from core.engine.engine_model import GPUS, UnknownConfiguration, engine_model
 from core.engine.engine_params import split_fault
 from core.engine.gpu_type_fields import values_of
+from core.observations.demand.class_arrivals import counted
+from core.simulator.policies import policy_registry
 from core.simulator.policies.world import alike
+from core.types import Loop, ModeProfile
 from pools import engine_knowledge
 from pools.models import Gpu, Partition, Service, Site
+from scheduler.control import loop_times, service_policy
+from scheduler.control.snapshot import measured_overheads, published_profiles
+from scheduler.control.snapshot.recorded_demand import arrivals
 from telemetry.carbon.site_signals import MIN_KNOWN_SHARE, IntensityCurve, price_steps
+from telemetry.forecasts import histories
 from telemetry.ledger.rates import InForce, Rates
+from telemetry.models import CarbonFeed
 
 from .errors import BadStudy
 from .scenario_documents import Document
 
 TPS = (8, 4, 2, 1)
-STEP_S, HOUR_S, DAY_H, WEEK_H = 300, 3_600, 24, 168
+STEP_S, HOUR_S, DAY_S, DAY_H, WEEK_H = 300, 3_600, 86_400, 24, 168
 MARGIN = timedelta(hours=2)  # requests end after the period in which they came
 MOST_NOTES = 30
 
@@ -63,8 +74,9 @@ def draft(
     nodes = _nodes(sites)
     if not nodes:
         raise BadStudy("base", "no site has schedulable GPUs; set up nodes, or take one of the papers' scenarios")
-    head = {"name": "fleet", "seed": 1, "start": start.isoformat(), "policy": "single_pool", "overload": "allow"}
-    made = Draft({**head, "cut_fleet": True})
+    head = {"name": "fleet", "seed": 1, "start": start.isoformat(), "overload": "allow", "cut_fleet": True}
+    made = Draft({**head, "periods": _periods(), "overheads": _overheads()})
+    made.document["policy"] = _policy(services, made.notes)
     made.document["fleet"] = _groups(services, nodes, made.notes)
     stands = {group["site"] for group in made.document["fleet"]}
     kept = [site for site in sites if site.name in stands]
@@ -72,13 +84,41 @@ def draft(
         made.document["gpu_types"] = {one.name: values_of(one) for one in own_types}
     made.notes += _measured(made.document["fleet"])
     made.document["sites"] = _sites(kept, nodes, start, end, now, made)
-    made.document["services"] = {service.name: _service(service, workloads[service.name]) for service in services}
+    made.document["services"] = {
+        service.name: _service(service, workloads[service.name], start) for service in services
+    }
     made.notes = made.notes[:MOST_NOTES]
     return made
 
 
 def whole_minute(at: datetime) -> datetime:
     return at.astimezone(UTC).replace(second=0, microsecond=0)
+
+
+# -- loops -----------------------------------------------------------------------------------------
+
+
+def _periods() -> dict[str, float]:
+    """Returns the periods of loops to which a policy gives none."""
+    return {f"{loop.value}_s": float(settings.GREENSERVE_LOOPS[loop.value]["period_s"]) for loop in Loop}
+
+
+def _overheads() -> dict[str, float]:
+    """Returns how long changes take, as this installation assumes of those that it has not measured."""
+    found = measured_overheads.published()
+    return asdict(found.start) | {name: getattr(found, name) for name in ("sync_s", "link_bytes_per_s", "clock_set_s")}
+
+
+def _policy(services: Sequence[Service], notes: list[str]) -> dict[str, Any]:
+    """Returns the policy in force of the services, with what of its settings the simulator reads."""
+    policies = {service.name: service_policy.deciding(service) for service in services}
+    name, found = next(iter(policies.items()))
+    if len({(own.name, str(own.overrides)) for own in policies.values()}) > 1:
+        notes.append(f"A run has one policy for all services; this scenario's own is that of {name}.")
+    kept, live = policy_registry.read_live(found)
+    if live:
+        notes.append(f"Left out of the policy of {name}, because the simulator does not read it: {', '.join(live)}.")
+    return {"name": found.name, **kept}
 
 
 # -- GPUs ------------------------------------------------------------------------------------------
@@ -189,7 +229,10 @@ def _sites(
             "pue": rates.pue,
             "gpus": {gpu_type: sum(sizes) for gpu_type, sizes in own.items()},
             "gpus_per_node": (most := max(max(sizes) for sizes in own.values())),
+            "empty_gpus_powered": True,
         }
+        if site.power_cap_w is not None:
+            section["power_cap_w"] = site.power_cap_w
         in_order = {gpu_type: sorted(sizes, reverse=True) for gpu_type, sizes in own.items()}
         if nodes_of := {name: sizes for name, sizes in in_order.items() if sizes != list(alike(sum(sizes), most))}:
             section["nodes"] = nodes_of
@@ -206,44 +249,65 @@ def _sites(
     return found
 
 
-def _recorded(site: Site, start: datetime, end: datetime, made: Draft) -> dict[str, str] | None:
-    """Returns the intensity as it was, in steps of five minutes; after the last that is known it stays as that was."""
-    first_s = math.floor(start.timestamp() / STEP_S) * STEP_S
-    count = math.ceil((end.timestamp() + MARGIN.total_seconds() - first_s) / STEP_S)
+def _recorded(site: Site, start: datetime, end: datetime, made: Draft) -> dict[str, Any] | None:
+    """Returns the intensity as it was, in the feed's own steps, five minutes at most; after the last that is known it
+    stays as that was."""
     curve = IntensityCurve(site, start - timedelta(seconds=STEP_S), end + MARGIN, modelled=True)
-    values = [curve.mean(at_s, at_s + STEP_S, MIN_KNOWN_SHARE) for at_s in _steps(first_s, count, STEP_S)]
+    step_s = _step_s(curve)
+    first_s = math.floor(start.timestamp() / step_s) * step_s
+    count = math.ceil((end.timestamp() + MARGIN.total_seconds() - first_s) / step_s)
+    values = [curve.mean(at_s, at_s + step_s, MIN_KNOWN_SHARE) for at_s in _steps(first_s, count, step_s)]
     known = [k for k, value in enumerate(values) if value is not None]
     if not known:
         return None
     if known[-1] < len(values) - 1:
         values[known[-1] + 1 :] = [values[known[-1]]] * (len(values) - 1 - known[-1])
-        if first_s + known[-1] * STEP_S < end.timestamp() - STEP_S:
-            last = datetime.fromtimestamp(first_s + (known[-1] + 1) * STEP_S, UTC)
+        if first_s + known[-1] * step_s < end.timestamp() - STEP_S:
+            last = datetime.fromtimestamp(first_s + (known[-1] + 1) * step_s, UTC)
             made.notes.append(f"{site}: no intensity is known after {last:%Y-%m-%d %H:%M} UTC; the last one stays.")
     if gaps := sum(value is None for value in values):
-        made.notes.append(f"{site}: {gaps} of {count} steps of 5 min have no intensity, and so no carbon.")
+        made.notes.append(f"{site}: {gaps} of {count} steps of {step_s} s have no intensity, and so no carbon.")
+    return _series(site, first_s, step_s, values, made)
+
+
+def _step_s(curve: IntensityCurve) -> int:
+    """Returns the length of a step in whole seconds: the feed's, but five minutes at most."""
+    return STEP_S if curve.shortest_s is None else max(1, min(STEP_S, math.floor(curve.shortest_s + 1e-6)))
+
+
+def _series(
+    site: Site, first_s: float, step_s: int, values: Sequence[float | None], made: Draft, repeats: bool = False
+) -> dict[str, Any]:
+    """Writes a series into a file of the draft, and returns how a scenario names it."""
     name = f"carbon-{site.name}.csv"
-    made.files[name] = _csv((datetime.fromtimestamp(first_s + k * STEP_S, UTC), v) for k, v in enumerate(values))
-    return {"csv": name}
+    made.files[name] = _csv((datetime.fromtimestamp(first_s + k * step_s, UTC), v) for k, v in enumerate(values))
+    return {"csv": name, "repeats": True} if repeats else {"csv": name}
 
 
-def _repeating(site: Site, start: datetime, now: datetime, made: Draft) -> list[float] | float | None:
-    """Returns a value for each hour of the day to come: the forecast, else that of the same hour of the day before."""
-    day = timedelta(days=1)
+def _repeating(site: Site, start: datetime, now: datetime, made: Draft) -> dict[str, Any] | list[float] | float | None:
+    """Returns the day to come: the forecast, else what was at the same time of the day before. A value for each hour;
+    of a feed that is played faster its days are shorter, and as finely as they are."""
+    feed = CarbonFeed.objects.filter(site=site, signal=CarbonFeed.Signal.AVERAGE).first()
+    day_s = DAY_S if feed is None else histories.day_s(feed)
+    day = timedelta(seconds=day_s)
     curve = IntensityCurve(site, start - day, start + day, modelled=True)
+    step_s = HOUR_S if day_s == DAY_S else _step_s(curve)
     values: list[float | None] = []
-    for at_s in _steps(start.timestamp(), DAY_H, HOUR_S):
-        ahead = curve.mean(at_s, at_s + HOUR_S, MIN_KNOWN_SHARE)
-        before_s = at_s - day.total_seconds()
-        values.append(curve.mean(before_s, before_s + HOUR_S, MIN_KNOWN_SHARE) if ahead is None else ahead)
+    for at_s in _steps(start.timestamp(), max(1, round(day_s / step_s)), step_s):
+        ahead = curve.mean(at_s, at_s + step_s, MIN_KNOWN_SHARE)
+        before_s = at_s - day_s
+        values.append(curve.mean(before_s, before_s + step_s, MIN_KNOWN_SHARE) if ahead is None else ahead)
     known = [value for value in values if value is not None]
-    if len(known) == DAY_H:
+    if len(known) == len(values):
+        if step_s != HOUR_S:
+            return _series(site, start.timestamp(), step_s, values, made, repeats=True)
         return [round(value, 3) for value in known]
     last_hour_mean = curve.mean(now.timestamp() - HOUR_S, now.timestamp())
     at_hand = [value for value in (last_hour_mean, curve.at(now.timestamp()), *known) if value is not None]
     if not at_hand:
         return None
-    made.notes.append(f"{site}: {len(known)} of 24 hours have an intensity; {at_hand[0]:.0f} g/kWh is taken for all.")
+    words = f"{len(known)} of {len(values)} steps of a day have an intensity; {at_hand[0]:.0f} g/kWh is taken for all."
+    made.notes.append(f"{site}: {words}")
     return round(at_hand[0], 3)
 
 
@@ -285,23 +349,49 @@ def _csv(rows: Iterable[tuple[datetime, float | None]]) -> bytes:
 # -- services --------------------------------------------------------------------------------------
 
 
-def _service(service: Service, workload: dict[str, Any]) -> dict[str, Any]:
-    """Its partitions, the one in force first, and its objectives (percentiles are the figures' to show)."""
+def _service(service: Service, workload: dict[str, Any], start: datetime) -> dict[str, Any]:
+    """Its partitions, the one in force first, its objectives (percentiles are the figures' to show), and the load that
+    its loops begin with."""
     known = [service.partition, *service.partitions.exclude(pk=service.partition_id)]
     found: dict[str, Any] = {"model": service.model_card.engine_model_name, "workload": workload}
-    if partitions := {partition.name: own for partition in known if (own := _classes(partition))}:
+    if partitions := {partition.name: own for partition in known if (own := _classes(service, partition))}:
         found["partitions"] = partitions
     if slo := {f"{slo.kind}_s": slo.objective_s for slo in service.slos.all()}:
         found["slo"] = slo
+    if declared := _declared(service, start):
+        found["declared"] = declared
     return found
 
 
-def _classes(partition: Partition) -> list[dict[str, Any]]:
+def _declared(service: Service, start: datetime) -> list[dict[str, float]]:
+    """Returns the load that loops begin with at `start`: what had come of each class by then, else what is declared."""
+    seen = arrivals(service, start, loop_times.times(service_policy.deciding(service).knobs).look_back_s)
+    came = {name: counted(own) for name, own in seen.by_class(list(service.partition.classes.all())).items()}
+    found = [(own.peak_rps, own.lengths()) for own in came.values() if own.requests]
+    if not found and seen.declared is not None:
+        found = [(seen.declared.rps, seen.declared.lengths)]
+    return [
+        {"rps": rps, "prompt_tokens": lengths.prompt_tokens, "output_tokens": lengths.output_tokens}
+        for rps, lengths in found
+        if rps > 0.0 and lengths is not None
+    ]
+
+
+def _classes(service: Service, partition: Partition) -> list[dict[str, Any]]:
     names = ("input_min", "input_max", "output_min", "output_max")
+    rows = list(partition.classes.order_by("rank"))
+    published = published_profiles.published(service, [own.pk for own in rows])
     found: list[dict[str, Any]] = []
-    for request_class in partition.classes.order_by("rank"):
-        bounds = {name: value for name in names if (value := getattr(request_class, name))}
-        found.append({"name": request_class.name} | bounds)
-        if limits := {name: value for name, value in asdict(request_class.thresholds).items() if value is not None}:
+    for own in rows:
+        bounds = {name: value for name in names if (value := getattr(own, name))}
+        found.append({"name": own.name} | bounds)
+        if limits := {name: value for name, value in asdict(own.thresholds).items() if value is not None}:
             found[-1]["thresholds"] = limits
+        if profiles := {mode.name: _profile(one) for mode, one in sorted(published[own.pk].items())}:
+            found[-1]["profiles"] = profiles
     return found
+
+
+def _profile(own: ModeProfile) -> dict[str, Any]:
+    figures = {name: getattr(own, name) for name in ("max_rps", "power_w", "ttft_s", "tpot_s", "e2e_s")}
+    return {name: value for name, value in figures.items() if value is not None} | {"source": own.source.value}

@@ -56,6 +56,7 @@ class IntensityCurve:
         chosen: Mapping[datetime, tuple[datetime, float | None]] = {s: (e, value) for s, e, value in points}
         self._spells = [(s.timestamp(), e.timestamp(), value) for s, (e, value) in sorted(chosen.items())]
         self._longest_s = max((b - a for a, b, _ in self._spells), default=0.0)
+        self.shortest_s = min((b - a for a, b, _ in self._spells), default=None)
 
     def _near(self, start_s: float, end_s: float) -> Sequence[tuple[float, float, float | None]]:
         """Returns the spells that may overlap [start_s, end_s), without going through all of them."""

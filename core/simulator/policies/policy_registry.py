@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from core.policy.knobs import Knobs
 from core.policy.old_names import MOVED, REPLACED, merged, renamed
 from core.policy.presets import OLD_NAMES, PRESETS, Policy, policy
-from core.policy.setting_texts import SETTINGS, by_name, value_of
+from core.policy.setting_texts import SETTINGS, by_name, stored, value_of
 from core.simulator.fields import ScenarioError, Section
 from core.simulator.policies import dynamollm, dynaserve, greenserve, muserve, static, throttllem
 from core.simulator.policies.config import (
@@ -87,6 +87,20 @@ def read_policy(keys: Mapping[str, Any], usual_s: Mapping[Loop, float] = Mapping
         raise ScenarioError(f"policy.{written.get(key, key)}{sign}{words}" if sign else f"policy: {error}") from None
 
 
+def read_live(found: Policy) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns the settings of a live policy that its simulated loops read, as a scenario has them, and the names of the
+    others."""
+    reads, kept, left = FAMILIES[found.family].reads, dict[str, Any](), list[str]()
+    for name, value in by_name(found.overrides).items():
+        try:
+            _check_setting(found, name, reads)
+        except ValueError:
+            left.append(name)
+        else:
+            kept[name] = value
+    return stored(kept), tuple(left)
+
+
 def put_over(own: Mapping[str, Any], given: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Returns a scenario's keys of a policy with a run's put over them; a policy of another name has none of them.
 
@@ -116,19 +130,23 @@ def _check_known(preset: Policy, reads: Reads, own: Mapping[str, Any]) -> None:
 
 def _check_read(found: Policy, reads: Reads) -> None:
     """Raises ValueError for what the family's simulated loops do not read, where it is not as in the preset."""
-    preset = PRESETS[found.name]
     for name in by_name(found.overrides):
-        value, record, path = value_of(found, name), name.partition(".")[0], f"tuning.{name}" if "." in name else name
-        if value == value_of(preset, name):
-            continue
-        if name in reads.knobs:
-            choices = reads.knobs[name]
-            if choices and value not in choices:
-                raise ValueError(f"{name}: unknown '{value}'; known: {', '.join(choices)}")
-        elif name not in reads.tuning and record not in reads.tuning:
-            only, known = SETTINGS[name].metadata["only"], _known(preset, reads)
-            why = only.why if only and only.world == "live" else known
-            raise ValueError(f"{path}: does nothing in a simulated {preset.name}; {why}")
+        _check_setting(found, name, reads)
+
+
+def _check_setting(found: Policy, name: str, reads: Reads) -> None:
+    preset = PRESETS[found.name]
+    value, record, path = value_of(found, name), name.partition(".")[0], f"tuning.{name}" if "." in name else name
+    if value == value_of(preset, name):
+        return
+    if name in reads.knobs:
+        choices = reads.knobs[name]
+        if choices and value not in choices:
+            raise ValueError(f"{name}: unknown '{value}'; known: {', '.join(choices)}")
+    elif name not in reads.tuning and record not in reads.tuning:
+        only, known = SETTINGS[name].metadata["only"], _known(preset, reads)
+        why = only.why if only and only.world == "live" else known
+        raise ValueError(f"{path}: does nothing in a simulated {preset.name}; {why}")
 
 
 def _hint(preset: Policy, reads: Reads, key: str) -> str:
