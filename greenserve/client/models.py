@@ -287,7 +287,11 @@ class ComparedRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         place: Where in the paper.
-        why: Of a row that is off by more than 15 %.
+        calculated: Whether it comes from profiles or the engine model, not a run.
+        why: Of a row that is off by more than 15 %; its figures are read off the runs.
+        attainment: Of the run, where the figure is about energy, carbon, power or GPU time.
+        baseline_attainment: Of the run that it is compared with.
+        short: Whether the attainment is below the baseline's, or below 99 %.
     """
 
     label: str
@@ -295,8 +299,12 @@ class ComparedRow(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     published: float
     simulated: float | None
+    calculated: bool
     ratio: float | None
     why: str
+    attainment: float | None
+    baseline_attainment: float | None
+    short: bool
 
 
 class Consequence(msgspec.Struct, frozen=True, kw_only=True):

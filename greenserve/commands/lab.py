@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,16 +15,9 @@ from greenserve import env
 from greenserve.cli import fail
 
 if TYPE_CHECKING:
-    from core.simulator.lab.experiment import Experiment
-    from core.simulator.lab.store import Store
-    from core.simulator.runs.simulation_jobs import SimulationJob
+    from core.simulator.lab.experiment import Experiment, Found, Table
 
-HEAD = """# Results
-
-What papers published against what their systems do in the simulator, made by `greenserve lab`. The simulator's physics
-is the engine model (docs/fidelity.md); nothing of it was fitted to these results. Where a figure is off by more than
-15 % of the published one, a line below its table says why, or that nobody knows yet.
-"""
+DOCUMENT = Path("docs/results.md")
 
 
 @click.command()
@@ -33,115 +26,200 @@ is the engine model (docs/fidelity.md); nothing of it was fitted to these result
     "--trace",
     "trace_file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The Azure conversation hour of 2023, or another hour in its place.  [`greenserve trace fetch` gets it]",
+    help="The Azure conversation hour of 2023, or another trace in its place.  [`greenserve trace fetch` gets it]",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("docs/results.md"), show_default=True
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help=f"The document; its figures are kept beside it.  [default: {DOCUMENT}; of another trace lab-TRACE.md]",
 )
+@click.option("--all", "every", is_flag=True, help="Run all experiments, not those alone that take minutes.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Runs at a time.")
+@click.option("--distributed", is_flag=True, help="Run on the Celery workers of a GreenServe that is up.")
 @click.option("--fresh", is_flag=True, help="Run again what is done already.")
 @click.option("--list", "only_list", is_flag=True, help="List the experiments.")
-def lab(names: tuple[str, ...], trace_file: Path | None, out: Path, workers: int, fresh: bool, only_list: bool) -> None:
+@click.option("--check", is_flag=True, help="Run nothing: say whether the document is what its kept figures give.")
+@click.option("--render", is_flag=True, help="Run nothing: write the document of its kept figures.")
+def lab(
+    names: tuple[str, ...],
+    trace_file: Path | None,
+    out: Path | None,
+    every: bool,
+    workers: int,
+    distributed: bool,
+    fresh: bool,
+    only_list: bool,
+    check: bool,
+    render: bool,
+) -> None:
     """Reproduce the papers' experiments, and write published beside simulated with a picture each.
 
-    Runs that are done are kept in GREENSERVE_VAR/lab as long as scenario, policy, trace and code stay the same: after
-    Ctrl-C the same command goes on.
+    Without a name the quick experiments are run, which takes up to 20 minutes on two processors. Figures of the others
+    stay in the document as they were. Runs that are done are kept in GREENSERVE_VAR/lab as long as scenario, policy,
+    trace and code stay the same: after Ctrl-C the same command goes on.
+
+    Exits with 1 when what is said of a figure no longer holds, and names the sentence and the figure.
 
     \b
     greenserve lab --trace AzureLLMInferenceTrace_conv.csv
     greenserve lab dynamollm common --trace AzureLLMInferenceTrace_conv.csv
+    greenserve lab common --trace my-requests.csv.gz
+    greenserve lab --check
     """
+    from core.simulator.lab import kept, runs
     from core.simulator.lab.experiments import EXPERIMENTS
-    from core.simulator.lab.runs import job_of
-    from core.simulator.lab.store import Store
 
     if only_list:
         for experiment in EXPERIMENTS.values():
-            click.echo(f"{experiment.name:12} {experiment.title}")
+            click.echo(f"{experiment.name:18} {'quick' if experiment.quick else '-':6} {experiment.title}")
         return
-    unknown = [name for name in names if name not in EXPERIMENTS]
-    if unknown:
+    try:
+        if check or render:
+            _of_kept(out or DOCUMENT, render)
+            return
+        chosen = _chosen(names, every)
+        _wants_traces(chosen, trace_file)
+        others = [own for own in chosen if trace_file and not runs.runs_as_published(own, trace_file)]
+        target = out or (Path(f"lab-{(trace_file or DOCUMENT).name.partition('.')[0]}.md") if others else DOCUMENT)
+        known = kept.read(target.with_suffix(".json"))
+        began = time.monotonic()
+        mine, failed = _run(chosen, trace_file, workers, fresh, distributed)
+        _write(target, {**known, **mine})
+        pictures = _draw(target, chosen, mine)
+        _print(mine, bool(names))
+    except (ValueError, OSError) as error:
+        fail(str(error), 2)
+    for picture in pictures:
+        click.echo(picture)
+    if failed:
+        click.echo(f"{failed} run{'s' * (failed > 1)} could not be done; {target} says why.", err=True)
+    click.echo(f"{target} written, in {(time.monotonic() - began) / 60.0:.1f} min.")
+    _end([words for own in chosen if own not in others for words in _drifted(own, mine[own.name])])
+
+
+def _chosen(names: Sequence[str], every: bool) -> list[Experiment]:
+    from core.simulator.lab.experiments import EXPERIMENTS
+
+    if unknown := [name for name in names if name not in EXPERIMENTS]:
         fail(f"there is no experiment '{unknown[0]}'; there are: {', '.join(EXPERIMENTS)}", 2)
-    chosen = [EXPERIMENTS[name] for name in dict.fromkeys(names or EXPERIMENTS)]
+    if names:
+        return [EXPERIMENTS[name] for name in dict.fromkeys(names)]
+    return [own for own in EXPERIMENTS.values() if every or own.quick]
+
+
+def _wants_traces(chosen: Sequence[Experiment], trace_file: Path | None) -> None:
     wanting = [own for own in chosen if own.trace is not None and trace_file is None]
     if wanting:
         known = PUBLIC_TRACES[wanting[0].trace or ""]
         fail(f"{wanting[0].name} runs on a trace: give --trace ({known.url}; {known.licence})", 2)
-    store = Store(env.read().var_dir / "lab")
+
+
+def _run(
+    chosen: Sequence[Experiment], trace_file: Path | None, workers: int, fresh: bool, distributed: bool
+) -> tuple[dict[str, Found], int]:
+    """Returns what came of each experiment, and how many runs could not be done."""
+    from core.simulator.lab.runs import found_of, job_of
+    from core.simulator.lab.store import Store
+    from greenserve import lab_runs
+
     jobs = {(own.name, run.label): job_of(own, run, trace_file) for own in chosen for run in own.runs}
-    try:
-        figures, failed = _all(list(dict.fromkeys(jobs.values())), store, workers, fresh)
-        _write(chosen, jobs, figures, failed, trace_file, out)
-    except (ValueError, OSError) as error:
-        fail(str(error), 2)
-    if failed:
-        click.echo(f"{len(failed)} run{'s' * (len(failed) > 1)} could not be done; {out} says why.", err=True)
-    click.echo(f"{out} written.")
-
-
-def _all(
-    jobs: list[SimulationJob], store: Store, workers: int, fresh: bool
-) -> tuple[dict[SimulationJob, dict[str, Any]], dict[SimulationJob, str]]:
-    """Figures of the jobs, those that are known from the store; and of those that cannot be done what is wrong.
-
-    Raises:
-        TraceError: The trace cannot be used.
-    """
-    from core.simulator.kernel.simulated import SimulationError
-
-    known = {} if fresh else {job: figures for job in jobs if (figures := store.find(job)) is not None}
-    found: dict[SimulationJob, dict[str, Any]] = dict(known)
-    failed: dict[SimulationJob, str] = {}
-    todo = [job for job in jobs if job not in found]
-    click.echo(f"{len(found)} runs are known, {len(todo)} to do.", err=True)
-    with ProcessPoolExecutor(max_workers=workers, initializer=_quiet) as pool:
-        # The days of three sites take longest and stand last: begun last, one of them would run by itself at the end.
-        waiting: dict[Future[dict[str, Any]], SimulationJob] = {pool.submit(job.run): job for job in reversed(todo)}
-        try:
-            while waiting:
-                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in done:
-                    job = waiting.pop(future)
-                    try:
-                        found[job] = future.result()
-                        store.keep(job, found[job])
-                        words = f"{found[job]['energy_wh']:,.0f} Wh"
-                    except SimulationError as error:
-                        failed[job] = words = str(error)
-                    click.echo(f"{Path(job.scenario).stem}, {job.policy}: {words}; {len(waiting)} left", err=True)
-        except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
-            fail("Interrupted: what is done is kept, the same command goes on from there.", 130)
-    return found, failed
-
-
-def _quiet() -> None:
-    """Ctrl-C is for the parent to hear."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _write(
-    chosen: list[Experiment],
-    jobs: dict[tuple[str, str], SimulationJob],
-    figures: dict[SimulationJob, dict[str, Any]],
-    failed: dict[SimulationJob, str],
-    trace_file: Path | None,
-    out: Path,
-) -> None:
-    from core.simulator.lab import lab_charts, lab_document
-    from core.simulator.lab.runs import found_of
-    from frontend.charts import value_figures
-    from frontend.charts.figure_page import write_page
-
-    pictures = out.parent / "pictures"
-    pictures.mkdir(parents=True, exist_ok=True)
-    parts = [HEAD]
+    wanted, store = list(dict.fromkeys(jobs.values())), Store(env.read().var_dir / "lab")
+    doing = lab_runs.on_workers if distributed else partial(lab_runs.here, workers=workers)
+    figures, failed = lab_runs.done(wanted, store, fresh, doing)
+    found = {}
     for own in chosen:
         mine = {run.label: jobs[own.name, run.label] for run in own.runs}
         results = {label: figures[job] for label, job in mine.items() if job in figures}
-        found = found_of(own, results, {label: failed[job] for label, job in mine.items() if job in failed}, trace_file)
-        drawn = pictures / f"lab-{own.name}.html"
-        if results:
-            write_page(drawn, partial(value_figures.bars, lab_charts.chart_of(own, results, found.bound)))
-        parts.append(lab_document.section(own, found, f"pictures/{drawn.name}"))
-    out.write_text("\n".join(parts), encoding="utf-8")
+        wrong = {label: failed[job] for label, job in mine.items() if job in failed}
+        found[own.name] = found_of(own, results, wrong, trace_file)
+    return found, len(failed)
+
+
+def _write(target: Path, found: Mapping[str, Found]) -> None:
+    """Writes the figures, and the document of what was written."""
+    from core.simulator.lab import kept, lab_document
+    from core.simulator.lab.experiments import EXPERIMENTS
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figures = target.with_suffix(".json")
+    kept.write(figures, {name: found[name] for name in EXPERIMENTS if name in found})
+    target.write_text(lab_document.document(EXPERIMENTS.values(), kept.read(figures)), encoding="utf-8")
+
+
+def _draw(target: Path, chosen: Sequence[Experiment], found: Mapping[str, Found]) -> list[Path]:
+    from core.simulator.lab import lab_charts
+    from frontend.charts import value_figures
+    from frontend.charts.figure_page import write_page
+
+    folder = target.parent / "pictures"
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for own in chosen:
+        mine = found[own.name]
+        if mine.runs:
+            drawn.append(folder / f"lab-{own.name}.html")
+            chart = lab_charts.chart_of(own, mine.runs, mine.bound)
+            write_page(drawn[-1], partial(value_figures.bars, chart))
+    return drawn
+
+
+def _print(found: Mapping[str, Found], named: bool) -> None:
+    """Prints the tables of the experiments that were asked for by name; else the headlines."""
+    from core.simulator.lab import lab_document
+    from core.simulator.lab.comparison import compared
+    from core.simulator.lab.experiments import EXPERIMENTS
+
+    if not named:
+        _print_table("", lab_document.overview([EXPERIMENTS[name] for name in found], found))
+        return
+    for name, own in found.items():
+        experiment = EXPERIMENTS[name]
+        if experiment.rows:
+            _print_table(experiment.title, lab_document.published_table(compared(experiment, own.results)))
+        if shown := experiment.shown(own.results):
+            _print_table(f"{experiment.title}: runs", lab_document.runs_table(shown, own.bound))
+
+
+def _print_table(title: str, table: Table) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table as Printed
+
+    printed = Printed(*map(escape, table.head), title=escape(title))
+    for row in table.rows:
+        printed.add_row(*map(escape, row))
+    Console().print(printed)
+
+
+def _of_kept(target: Path, render: bool) -> None:
+    """Writes the document of the kept figures, or compares it with them; ends with 1 where something does not hold."""
+    from core.simulator.lab import kept, lab_document
+    from core.simulator.lab.experiments import EXPERIMENTS
+
+    figures = kept.read(target.with_suffix(".json"))
+    if not figures:
+        fail(f"{target.with_suffix('.json')}: there is none; `greenserve lab` writes it", 2)
+    wrong = kept.lacks(EXPERIMENTS.values(), figures)
+    wrong += [
+        words for own in EXPERIMENTS.values() if own.name in figures for words in _drifted(own, figures[own.name])
+    ]
+    text = lab_document.document(EXPERIMENTS.values(), figures)
+    if render:
+        target.write_text(text, encoding="utf-8")
+    elif lab_document.plain(target.read_text(encoding="utf-8")) != text:
+        wrong.append(f"{target} is not what its figures give: `greenserve lab --render` writes it")
+    _end(wrong)
+    click.echo(f"{target}: {'written' if render else 'all of it holds'}.")
+
+
+def _drifted(experiment: Experiment, found: Found) -> list[str]:
+    from core.simulator.lab.comparison import drifted
+
+    return drifted(experiment, found.results)
+
+
+def _end(wrong: Sequence[str]) -> None:
+    """Ends with 1, and says why, where something does not hold."""
+    if wrong:
+        click.echo("\n".join(wrong), err=True)
+        fail(f"{len(wrong)} thing{'s' * (len(wrong) > 1)} in the document no longer hold")

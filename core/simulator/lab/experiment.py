@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from core.chart_values import BarChart
-from core.simulator.lab.measures import Measure, Results
+from core.simulator.lab.measures import CALCULATED, Calculated, Measure, Results
 from core.simulator.lab.why import NOT_KNOWN, Why
 
 if TYPE_CHECKING:
     from core.simulator.lab.bound import Bound
+    from core.simulator.lab.decomposition import Decomposition
 
 CONVERSATION = "azure-2023-conv"
 
@@ -50,6 +51,8 @@ class Table:
 class Experiment:
     """`trace`: a public trace that takes the workload's place; None: the scenario's own generator.
 
+    `headlines`: labels of the rows that the document opens with. `quick`: whether its runs are done when no experiment
+    is named.
     `stands_in`: what is not the paper's own. `bound`: whether the clairvoyant bound is worked out beside the runs.
     `listed`: labels of the runs that table and picture show; none: all of them. `table`: of all runs. `chart`: of all
     runs, in place of the energy of each.
@@ -61,6 +64,8 @@ class Experiment:
     scenario: str
     runs: tuple[Run, ...]
     rows: tuple[Row, ...] = ()
+    headlines: tuple[str, ...] = ()
+    quick: bool = True
     trace: str | None = None
     stands_in: str = ""
     bound: bool = False
@@ -68,6 +73,16 @@ class Experiment:
     table: Callable[[Results], Table] | None = None
     chart: Callable[[Results], BarChart] | None = None
     decomposed: str = ""
+
+    @property
+    def paper(self) -> str:
+        return self.title.partition(",")[0]
+
+    @property
+    def calculated(self) -> tuple[Calculated, ...]:
+        """Returns the figures of its rows, and of what is said of them, that no run has."""
+        measures = (m for row in self.rows for m in (row.ours, *(claim.measure for claim in row.why.claims.values())))
+        return tuple({m.name: m for m in measures if isinstance(m, Calculated)}.values())
 
     def shown(self, results: Results) -> Results:
         """Returns those of the present runs that table and picture show."""
@@ -84,8 +99,13 @@ class Found:
     results: Results
     failed: Mapping[str, str] = field(default_factory=dict)
     bound: Bound | None = None
-    tables: tuple[Table, ...] = ()
+    decomposition: Decomposition | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> Results:
+        """Returns the results of runs, without the figures that no run has."""
+        return {label: own for label, own in self.results.items() if label != CALCULATED}
 
 
 def plain(*policies: str) -> tuple[Run, ...]:

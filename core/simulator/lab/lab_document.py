@@ -1,53 +1,113 @@
-"""Results as Markdown."""
+"""Results as Markdown: one table of all papers, then a section for each experiment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
+from core.simulator.lab import decomposition
 from core.simulator.lab.bound import Bound
-from core.simulator.lab.comparison import Compared, compared, sentences
-from core.simulator.lab.experiment import Experiment, Found
+from core.simulator.lab.comparison import KEPT, MARK, OFF, Compared, compared, sentences
+from core.simulator.lab.experiment import Experiment, Found, Table
 from core.simulator.lab.lab_charts import chart_of
-from core.simulator.lab.measures import Results, in_words
+from core.simulator.lab.measures import CALCULATED, Results, in_words
+
+HEAD = f"""# Results
+
+What papers published against what their systems do in the simulator, made by `greenserve lab`. The simulator's physics
+is the engine model (docs/fidelity.md); nothing of it was fitted to these results.
+
+- A figure that is {CALCULATED} comes from profiles or the engine model; all others come from runs.
+- A row about energy, carbon, power or GPU time shows the SLO attainment of the run, and in brackets its baseline's.
+  {MARK}: it is below the baseline's, or below {KEPT:.0%}.
+- Where a figure is off by more than {OFF:.0%} of the published one, a line below its table says why. Its figures are
+  read off the runs; "not known" means that nobody knows yet.
+
+The figures of all runs are in results.json; `greenserve lab --check` says whether this page is what they give.
+"""
+_IMAGE = re.compile(r"!\[([^\]]+)\]\(((?:[\w-]+/)*[\w.-]+)\.svg\)")
+_ROW = ("published", "simulated", "attainment", "ratio")
+
+
+def document(experiments: Iterable[Experiment], kept: Mapping[str, Found]) -> str:
+    """Writes the whole document of the experiments of which there are figures."""
+    known = [own for own in experiments if own.name in kept]
+    sections = [section(own, kept[own.name], f"pictures/lab-{own.name}.html") for own in known]
+    papers = overview(known, kept)
+    return "\n".join([HEAD, *([*_table(papers), ""] if papers.rows else []), *sections])
+
+
+def plain(text: str) -> str:
+    """Returns a document with links to the pages of its figures, also where images were made of them."""
+    return _IMAGE.sub(r"[\1](\2.html)", text)
+
+
+def overview(experiments: Iterable[Experiment], kept: Mapping[str, Found]) -> Table:
+    """Lists the headlines of all papers."""
+    rows = []
+    for own in experiments:
+        found = {one.row.label: one for one in compared(own, kept[own.name].results) if own.headlines}
+        rows += [_headline(own, found[label]) for label in own.headlines]
+    return Table("", ("paper", "headline", "where", *_ROW, "why, where it is off"), tuple(rows))
+
+
+def _headline(own: Experiment, row: Compared) -> tuple[str, ...]:
+    first, end, _ = row.why.partition(". ")
+    return own.paper, row.row.label, row.row.place, *row.words(), first + end.rstrip()
 
 
 def section(experiment: Experiment, found: Found, picture: str) -> str:
     """Writes the section of one experiment: what stands in for what, the link to its picture, published beside
     simulated, and all runs."""
-    results = found.results
+    results, shown = found.results, experiment.shown(found.results)
     parts = [f"## {experiment.title}", ""]
     for words in (experiment.stands_in, *found.notes):
         parts += [words, ""] if words else []
-    if results:
+    if shown:
         parts += [f"[{chart_of(experiment, results).about}]({picture})", ""]
     if experiment.rows:
         rows = compared(experiment, results)
-        parts += [*_lines(("", "published", "where", "simulated", "ratio"), map(_row, rows)), ""]
+        parts += [*_table(published_table(rows)), ""]
         if reasons := [f"- {', '.join(labels)}: {why}" for labels, why in sentences(rows)]:
             parts += [*reasons, ""]
-    for table in found.tables:
-        parts += [table.about, "", *_lines(table.head, table.rows), ""]
-    if shown := experiment.shown(results):
-        parts += _runs(shown, found.bound)
+    for table in _tables(experiment, found):
+        parts += [table.about, "", *_table(table), ""]
+    if shown:
+        parts += _table(runs_table(shown, found.bound))
     if found.failed:
         parts += ["", *(f"- {label} could not be run: {words}" for label, words in found.failed.items())]
     return "\n".join(parts) + "\n"
 
 
-def _lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return [_line(*head), f"|{'---|' * len(head)}", *(_line(*row) for row in rows)]
+def _tables(experiment: Experiment, found: Found) -> Iterable[Table]:
+    """Yields the tables whose runs are there."""
+    if experiment.table is not None and all(run.label in found.results for run in experiment.runs):
+        yield experiment.table(found.runs)
+    if found.decomposition is not None:
+        yield decomposition.table(experiment.decomposed, found.decomposition)
+
+
+def _table(table: Table) -> list[str]:
+    return [_line(*table.head), f"|{'---|' * len(table.head)}", *(_line(*row) for row in table.rows)]
+
+
+def published_table(rows: Sequence[Compared]) -> Table:
+    """Lists published beside simulated."""
+    published, *others = _ROW
+    return Table("", ("", published, "where", *others), tuple(map(_row, rows)))
 
 
 def _row(own: Compared) -> tuple[str, ...]:
-    published, simulated, ratio = own.words()
-    return own.row.label, published, own.row.place, simulated, ratio
+    published, *others = own.words()
+    return own.row.label, published, own.row.place, *others
 
 
-def _runs(results: Results, bound: Bound | None) -> list[str]:
+def runs_table(results: Results, bound: Bound | None) -> Table:
+    """Lists what the runs took and kept, beside the bound."""
     carbon = any(own["carbon_g"] is not None for own in results.values())
     head = ["run", "Wh", "against the first", *(["gCO2e"] if carbon else [])]
     head += ["attainment", "TTFT p99 s", "TPOT p99 s", "E2E mean s", "GPU h"]
-    rows: list[Sequence[str]] = []
+    rows: list[tuple[str, ...]] = []
     first = next(iter(results.values()))["energy_wh"]
     for label, own in results.items():
         cells = [label, *_energy(own["energy_wh"], first), *([_whole(own["carbon_g"])] if carbon else [])]
@@ -57,7 +117,7 @@ def _runs(results: Results, bound: Bound | None) -> list[str]:
     for label, floor in _bounds(bound):
         figures = (*_energy(floor.energy_wh, first), *([_whole(floor.carbon_g)] if carbon else []))
         rows.append((f"*{label}*", *figures, "", "", "", "", f"{floor.gpu_hours:.1f}"))
-    return _lines(head, rows)
+    return Table("", tuple(head), tuple(rows))
 
 
 def _bounds(bound: Bound | None) -> list[tuple[str, Bound]]:

@@ -46,26 +46,23 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class Versus:
-    """A run's figure against another's: the saving or the change in per cent, or how many times as much `against`
-    has."""
+    """A run's figure against another's: the saving, the change or the gain in per cent, or how many times as much
+    `against` has."""
 
     of: str
     against: str
     name: str
     quantile: str | None
-    form: Literal["saving", "change", "times"]
-
-    @property
-    def of_saving(self) -> bool:
-        return self.name in SPENT
+    form: Literal["saving", "change", "times", "gain"]
 
     def __call__(self, results: Results) -> float | None:
         mine = _read(results, self.of, self.name, self.quantile)
         other = _read(results, self.against, self.name, self.quantile)
-        if mine is None or other is None or not (mine if self.form == "times" else other):
+        over_own = self.form in ("times", "gain")
+        if mine is None or other is None or not (mine if over_own else other):
             return None
-        if self.form == "times":
-            return other / mine
+        if over_own:
+            return other / mine if self.form == "times" else 100.0 * (other / mine - 1.0)
         return 100.0 * (1.0 - mine / other) if self.form == "saving" else 100.0 * (mine / other - 1.0)
 
 
@@ -119,6 +116,23 @@ class Calculated:
         return float(known[self.name]) if self.name in known else self.work_out()
 
 
+Pair = tuple[str, str | None]  # labels of the run that saves, and of the one that it is compared with
+
+
+def pairs_of(measure: Measure) -> tuple[Pair, ...]:
+    """Returns the runs by which a measure tells of what is spent; empty: it does not."""
+    match measure:
+        case Versus(of=of, against=against, name=name) if name in SPENT:
+            return ((of, against),)
+        case Own(of=of, name=name) if name in SPENT:
+            return ((of, None),)
+        case TokensPerJ(of=of):
+            return ((of, None),)
+        case Mean(parts=parts):
+            return tuple(pair for part in parts for pair in pairs_of(part))
+    return ()
+
+
 def figure(of: str, name: str, quantile: str | None = None, scale: float = 1.0) -> Own:
     """Makes a measure: a run's own figure."""
     return Own(of, name, quantile, scale)
@@ -132,6 +146,11 @@ def saving(of: str, against: str, name: str = "energy_wh", quantile: str | None 
 def change(of: str, against: str, name: str, quantile: str | None = None) -> Versus:
     """Makes a measure: the change in per cent of `against`; of a latency, that of one of its quantiles."""
     return Versus(of, against, name, quantile, "change")
+
+
+def gain(of: str, against: str, name: str = "energy_wh") -> Versus:
+    """Makes a measure: how many per cent more comes of one unit of `name` than with `against`."""
+    return Versus(of, against, name, None, "gain")
 
 
 def times(of: str, against: str, name: str = "energy_wh", quantile: str | None = None) -> Versus:

@@ -1,4 +1,4 @@
-"""An experiment's runs as values: its jobs, its bound and its tables.
+"""An experiment's runs as values: its jobs, its bound and what is worked out of them.
 
 The command line and the dashboard run the same.
 """
@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from core.simulator import shipped_scenarios
 from core.simulator.lab import decomposition
 from core.simulator.lab.bound import Bound, clairvoyant
-from core.simulator.lab.experiment import Experiment, Found, Run, Table
-from core.simulator.lab.measures import Results
+from core.simulator.lab.decomposition import Decomposition
+from core.simulator.lab.experiment import Experiment, Found, Run
+from core.simulator.lab.measures import CALCULATED, Results
 from core.simulator.runs.runner import requests_of
 from core.simulator.runs.simulation_jobs import SimulationJob
 from core.simulator.scenario.scenario import read_scenario
@@ -47,7 +48,7 @@ def bound_of(experiment: Experiment, trace: Path | None) -> Bound | None:
 
 
 def found_of(experiment: Experiment, results: Results, failed: Mapping[str, str], trace: Path | None) -> Found:
-    """Joins what came of its runs with the bound and the tables; `failed`: what was wrong, by label.
+    """Joins what came of its runs with the bound and with what no run has; `failed`: what was wrong, by label.
 
     Raises:
         SimulationError: The scenario is not one of which a bound is known.
@@ -55,29 +56,34 @@ def found_of(experiment: Experiment, results: Results, failed: Mapping[str, str]
     """
     bound = bound_of(experiment, trace) if results else None
     notes = []
-    if experiment.trace is not None and trace is not None and not _published(experiment.trace, trace):
-        title = PUBLIC_TRACES[experiment.trace].title
+    if trace is not None and not runs_as_published(experiment, trace):
+        title = PUBLIC_TRACES[experiment.trace or ""].title
         notes.append(f"On {trace.name}, in the place of {title}: what is published is not of these requests.")
     if bound is not None and bound.short_minutes:
         minutes = f"{bound.short_minutes} of {len(bound.minutes)} minutes"
         notes.append(f"The fleet is too small: in {minutes} more comes than it carries, which the bound leaves out.")
-    return Found(results, failed, bound, tuple(_tables(experiment, results, bound, trace)), tuple(notes))
+    known = {**results, CALCULATED: {own.name: own.work_out() for own in experiment.calculated}}
+    return Found(known, failed, bound, _decomposed(experiment, results, bound, trace), tuple(notes))
 
 
-def _published(name: str, trace: Path) -> bool:
+def runs_as_published(experiment: Experiment, trace: Path | None) -> bool:
+    """Says whether an experiment runs on the requests that its paper's figures are compared on."""
+    if experiment.trace is None or trace is None:
+        return experiment.trace is None
     data = gzip.decompress(trace.read_bytes()) if trace.suffix == ".gz" else trace.read_bytes()
-    return hashlib.sha256(data).hexdigest() == PUBLIC_TRACES[name].sha256
+    return hashlib.sha256(data).hexdigest() == PUBLIC_TRACES[experiment.trace].sha256
 
 
-def _tables(experiment: Experiment, results: Results, bound: Bound | None, trace: Path | None) -> Iterator[Table]:
-    """Yields the tables whose runs are there. The decomposition runs one again."""
-    if experiment.table is not None and all(run.label in results for run in experiment.runs):
-        yield experiment.table(results)
+def _decomposed(
+    experiment: Experiment, results: Results, bound: Bound | None, trace: Path | None
+) -> Decomposition | None:
+    """Takes the energy of the run apart that the experiment names; it is done again for that."""
     run = next((run for run in experiment.runs if run.label == experiment.decomposed), None)
-    if run is not None and run.label in results and bound is not None:
-        scenario = read_scenario(_scenario(experiment), run.settings)
-        watched = decomposition.watch(scenario, run.policy, _own(experiment, trace))
-        yield decomposition.table(run.label, decomposition.decompose(scenario, watched, bound))
+    if run is None or run.label not in results or bound is None:
+        return None
+    scenario = read_scenario(_scenario(experiment), run.settings)
+    watched = decomposition.watch(scenario, run.policy, _own(experiment, trace))
+    return decomposition.decompose(scenario, watched, bound)
 
 
 def _scenario(experiment: Experiment) -> Path:

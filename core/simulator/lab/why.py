@@ -1,4 +1,4 @@
-"""What is said of a row that is off: a sentence whose figures are read off runs, each with what it was written upon.
+"""Explains a row that is off: a sentence whose figures are read off runs, each with what it was written upon.
 
 A sentence holds as long as its figures do. One whose figures moved is not printed: nobody knows whether it is true.
 """
@@ -80,8 +80,8 @@ def _known(claim: Claim, results: Results) -> float | None:
 NOT_KNOWN = Why("not known.")
 
 
-def why(sentence: str, *, cites: str = "", **claims: Claim) -> Why:
-    """Makes an explanation.
+def why(sentence: str, cites: str = "", /, **claims: Claim) -> Why:
+    """Makes an explanation; `cites` as `Why` has it.
 
     Raises:
         ValueError: It rests on nothing: neither on a run nor on a place in the paper. Say NOT_KNOWN.

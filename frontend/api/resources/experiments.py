@@ -68,8 +68,16 @@ class ComparedRowSerializer(serializers.Serializer):
     unit = serializers.CharField()
     published = serializers.FloatField()
     simulated = serializers.FloatField(allow_null=True)
+    calculated = serializers.BooleanField(help_text="Whether it comes from profiles or the engine model, not a run.")
     ratio = serializers.FloatField(allow_null=True)
-    why = serializers.CharField(allow_blank=True, help_text="Of a row that is off by more than 15 %.")
+    why = serializers.CharField(
+        allow_blank=True, help_text="Of a row that is off by more than 15 %; its figures are read off the runs."
+    )
+    attainment = serializers.FloatField(
+        allow_null=True, help_text="Of the run, where the figure is about energy, carbon, power or GPU time."
+    )
+    baseline_attainment = serializers.FloatField(allow_null=True, help_text="Of the run that it is compared with.")
+    short = serializers.BooleanField(help_text="Whether the attainment is below the baseline's, or below 99 %.")
 
 
 class BoundSerializer(serializers.Serializer):

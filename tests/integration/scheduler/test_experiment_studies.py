@@ -56,6 +56,9 @@ def test_an_experiment_has_its_published_figures_beside_its_own_when_it_has_run(
     assert (one["published"], one["place"], one["unit"]) == (40.0, "fig. 1", "%")
     assert one["ratio"] == pytest.approx(one["simulated"] / 40.0)
     assert another["why"] == "not known."
+    runs = {run.label: (run.figures or {})["slo_attainment"] for run in study.runs.all()}
+    assert (one["attainment"], one["baseline_attainment"]) == (runs["fewer"], runs["before"])
+    assert one["short"] == (runs["fewer"] < max(0.99, runs["before"]))
     assert found["bound"] is None
 
 

@@ -25,7 +25,7 @@ _FULL = why(
 _CLOCK = why(
     "instances run at {full} in the mean at 17 times the rate and at {eighth} at 8 times, for SinglePool's {top}. The "
     "paper's measured energy of a request at TP8 is 19 to 21 % less at its best clock.",
-    cites="table II",
+    "table II",
     full=Claim(figure("scale_freq", "clock_mhz"), 0.0, "MHz"),
     eighth=Claim(figure("scale_freq, 8 times", "clock_mhz"), 0.0, "MHz"),
     top=Claim(figure("single_pool", "clock_mhz"), 1980.0, "MHz"),
@@ -40,7 +40,7 @@ _SLACK = why(
     "the limits leave it: P99 TTFT may be 250 ms to 2 s, and TBT 100 ms, and each knob takes its part. At 8 times the "
     "rate P50 TTFT is {inst} above SinglePool's with the scale loop alone, {shard} with re-sharding, {freq} with "
     "clocks.",
-    cites="table IV",
+    "table IV",
     **{
         name: Claim(change(f"scale_{name}, 8 times", "single_pool, 8 times", "ttft_s", "p50"), written, "%")
         for name, written in (("inst", 13.0), ("shard", 53.0), ("freq", 161.0))

@@ -134,7 +134,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Faster:
-    """How many times the published throughput of table 1 ours is, picked from all of its rows."""
+    """Our throughput over the published one, picked from all rows of table 1."""
 
     pick: Callable[[list[float]], float]
 
@@ -165,7 +165,7 @@ _CHUNKS_ARE_CHEAP = why(
     "shapes, with vLLM's 2,048 at {whole0}, {whole1} and {whole2}, dynaserve at {own0}, {own1} and {own2}: tuned "
     "chunks give colocation what batches with a limit give dynaserve. The paper tunes chunks as well and still finds "
     "1.15 to 3.07.",
-    cites="fig. 9",
+    "fig. 9",
     **_capacities("tuned", "pd_coloc", (1.5, 4.3, 6.5), 512),
     **_capacities("whole", "pd_coloc", (0.3, 0.75, 5.0), _WHOLE),
     **_capacities("own", "dynaserve", (1.0, 2.5, 4.0)),
@@ -283,7 +283,7 @@ _PART = "part of the answer at which both GPUs are as busy"
 _EXPOSED = "exposed transfer that chunks remove"
 _BATCH = why(
     "the text has it around 0.3, of batches that are not given: with 64 sequences it is {few}, with 256 {many}.",
-    cites="fig. 5",
+    "fig. 5",
     few=Claim(Calculated(f"{_PART}, 64 sequences", partial(_balanced, 64.0)), 0.39),
     many=Claim(Calculated(f"{_PART}, 256 sequences", partial(_balanced, 256.0)), 0.33),
 )

@@ -17,7 +17,7 @@ _NO_MIAD = "freesh {clock: fixed}"
 _LAID_OUT = why(
     "our Baseline is laid out once, for the declared load, in one pool: {base} GPU-hours where FREESH's plan needs "
     "{plan}, so that it saves {clocks} without MIAD too, where the paper's draws what its Baseline does.",
-    cites="4.2 and 4.3: 38.81 % more without MIAD, for 28.6 % less with it",
+    "4.2 and 4.3: 38.81 % more without MIAD, for 28.6 % less with it",
     base=Claim(figure("baseline", "gpu_hours"), 12.1, "h"),
     plan=Claim(figure("freesh", "gpu_hours"), 8.3, "h"),
     clocks=Claim(saving("without MIAD", "baseline"), 21.9, "%"),
@@ -26,7 +26,7 @@ _NOBODY_WAITS = why(
     "the order of queues matters when there are queues. At the paper's 2 x requests wait for minutes (E2E of 371 s "
     "under FCFS); here the fleet is planned for the load that is declared, and under FCFS the first token comes after "
     "{ttft} at P99.",
-    cites="table 2",
+    "table 2",
     ttft=Claim(figure("twice the load, FCFS", "ttft_s", "p99"), 0.353, "s"),
 )
 _PLAIN, _NO_LIMITS, _NEITHER = "freesh", "without limits on E2E", "without MIAD and limits on E2E"
@@ -44,7 +44,7 @@ _NOTHING_FASTER = why(
     "our Baseline has {base} GPU-hours at the top clock, where its first token comes after {ttft} at P99 and nothing "
     "waits, and FREESH's plan has {plan}: without MIAD its mean E2E is {slower} longer already. The paper's Baseline "
     "mixes what it cannot tell apart.",
-    cites="4.2",
+    "4.2",
     base=Claim(figure("baseline", "gpu_hours"), 12.1, "h"),
     ttft=Claim(figure("baseline", "ttft_s", "p99"), 0.124, "s"),
     plan=Claim(figure("freesh", "gpu_hours"), 8.3, "h"),
@@ -223,7 +223,7 @@ _FASTER = why(
     "the engine model takes {token} for a token at the fixed clock, the paper's engine 20.6 ms. Against the fixed "
     "clock's the E2E of (2, 100) is {first} times as long, published 2.25; of (1.5, 10) {second} and 1.89, of (2, 10) "
     "{third} and 1.64, of (1.5, 100) {fourth} and 2.73.",
-    cites="table 10",
+    "table 10",
     token=Claim(figure("fixed", "tpot_s", "p50", 1e3), 13.5, "ms"),
     **{
         name: Claim(times("fixed", f"MIAD ({pair})", "e2e_s", "p50"), written)

@@ -41,7 +41,7 @@ _UNKNOWN = why(
     "saves {narrow} of the TTFT in place of {wide}. With long prompts LLF saves less than published, since what gives "
     "way loses its cache here and is prefilled again: with that spread {often} of LL are late under LLF at this tick, "
     "{second} at 1 s and {seldom} at 2 s; published none.",
-    cites="table 5",
+    "table 5",
     jain=Claim(figure(_NARROW["fcfs"], "jain_lengths"), 0.8),
     narrow=Claim(saving(_NARROW["llf"], _NARROW["fcfs"], "ttft_s", "mean"), 30.0, "%"),
     wide=Claim(saving(_label("SS", "llf"), _label("SS", "fcfs"), "ttft_s", "mean"), 41.0, "%"),

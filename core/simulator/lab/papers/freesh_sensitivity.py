@@ -34,7 +34,7 @@ _FOLLOWS = why(
     "what FREESH has running follows the load here, and its energy does: {half} for half and {twice} for twice of it; "
     "with a fleet laid out once for each load and clocks alone {half_alone} and {twice_alone}. The published ones mean "
     "a draw that hardly depends on the load.",
-    cites="fig. 8",
+    "fig. 8",
     half=Claim(change("half the load", "freesh", "energy_wh"), -37.4, "%"),
     twice=Claim(change("twice the load", "freesh", "energy_wh"), 72.9, "%"),
     half_alone=Claim(change(_LAID_OUT["half the load"], _LAID_OUT["the load"], "energy_wh"), -30.0, "%"),
@@ -57,7 +57,7 @@ class Largest:
 
 _BAND = why(
     "5 % is the width of the published band; ours, of {largest}, stays within it.",
-    cites="fig. 8",
+    "fig. 8",
     largest=Claim(Largest("energy_wh"), 1.31, "%", by=1.0),
 )
 _TAIL = why(

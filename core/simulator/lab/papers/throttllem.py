@@ -9,7 +9,7 @@ import numpy as np
 
 from core.predictors.ips import EngineIps, IpsScores, fit_and_score
 from core.simulator.lab.experiment import CONVERSATION, Experiment, Row, Run
-from core.simulator.lab.measures import Calculated, Mean, Quotient, Results, TokensPerJ, change, figure, saving
+from core.simulator.lab.measures import Calculated, Mean, Quotient, Results, TokensPerJ, change, figure, gain, saving
 from core.simulator.lab.why import Claim, why
 
 _ONE, _SCALES = "tuning: {throttle: {engines: 1}}", "scale: throttle"
@@ -165,11 +165,6 @@ def _engine(name: str, policy: str, tp: int) -> Run:
     return Run(f"{name}, TP{tp}", policy, (*fleet, *load))
 
 
-def _more_tokens_per_j(results: Results) -> float:
-    """Returns in per cent how many more tokens come from a joule: the same tokens take less energy."""
-    return 100.0 * float(results["triton, TP2"]["energy_wh"] / results["throttling, TP2"]["energy_wh"] - 1.0)
-
-
 def _clocks_mhz(results: Results) -> list[float]:
     """Returns the mean clocks in MHz of each engine with each error of predictions."""
     return [own["clock_mhz"] for name, own in results.items() if name.startswith("throttling")]
@@ -200,7 +195,7 @@ THROTTLLEM_ENGINES = Experiment(
     ),
     rows=(
         Row("mean saving of the engines", "V-D1", "%", 24.7, _MEAN, _FEWER_ENGINES),
-        Row("TP2: more tokens per joule", "V-D1", "%", 44.3, _more_tokens_per_j, _FEWER_ENGINES),
+        Row("TP2: more tokens per joule", "V-D1", "%", 44.3, gain("throttling, TP2", "triton, TP2"), _FEWER_ENGINES),
         Row("lowest mean clock of an engine", "fig. 9", "MHz", 950.0, lambda own: min(_clocks_mhz(own)), _ROOM),
         Row("highest mean clock of an engine", "fig. 9", "MHz", 1260.0, lambda own: max(_clocks_mhz(own))),
         Row("P99 of E2E below its limit", "fig. 8a", "s", 1.45, _slack_s, _ROOM),

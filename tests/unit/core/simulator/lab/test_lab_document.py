@@ -2,30 +2,33 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from core.chart_values import Bar, BarChart
 from core.predictors.ips import IpsScores
 from core.simulator.figures.run_figures import ENERGY_KINDS
 from core.simulator.lab.bound import Bound
+from core.simulator.lab.comparison import Attained
 from core.simulator.lab.experiment import Experiment, Found, Row, Run, Table
 from core.simulator.lab.experiments import EXPERIMENTS
 from core.simulator.lab.lab_charts import chart_of
-from core.simulator.lab.lab_document import section
-from core.simulator.lab.measures import change, figure, saving, times
+from core.simulator.lab.lab_document import document, section
+from core.simulator.lab.measures import CALCULATED, Calculated, change, figure, saving, times
 from core.simulator.lab.papers import dynamollm, throttllem
 from core.simulator.lab.papers.dynamollm_week import Estimate
 from core.simulator.lab.why import Claim, why
 from core.simulator.policies import POLICIES
 
 
-def figures(energy_wh: float, ttft_s: float = 0.2):
+def figures(energy_wh: float, ttft_s: float = 0.2, attainment: float = 0.995):
     return {
-        "energy_wh": energy_wh, "carbon_g": None, "slo_attainment": 0.99, "gpu_hours": 8.0,
+        "energy_wh": energy_wh, "carbon_g": None, "slo_attainment": attainment, "gpu_hours": 8.0,
         "ttft_s": {"p99": ttft_s, "p50": 0.1, "mean": 0.1}, "tpot_s": {"p99": None, "p50": 0.02},
         "e2e_s": {"p50": 4.0, "p99": 9.0, "mean": 5.0},
     }  # fmt: skip
 
 
-RESULTS = {"before": figures(200.0), "after": figures(120.0, 0.3)}
+RESULTS = {"before": figures(200.0), "after": figures(120.0, 0.3, 0.991)}
 ROWS = (
     Row("saving", "fig. 1", "%", 38.0, saving("after", "before")),
     Row(
@@ -43,22 +46,49 @@ ONE = Experiment("one", "One <experiment>", "none", (Run("before", "a"), Run("af
 
 def test_published_stands_beside_simulated_and_what_is_off_is_explained_or_said_to_be_open():
     table = Table("Apart.", ("part", "Wh"), (("idle", "5"),))
-    text = section(ONE, Found(RESULTS, bound=Bound(100.0, 4.0, (), 0), tables=(table,)), "pictures/one.html")
-    assert "| saving | 38 % | fig. 1 | 40 % | 1.05 |" in text
-    assert "| more | 2.5 times | fig. 2 | 1.67 times | 0.67 |" in text
+    found = Found(RESULTS, bound=Bound(100.0, 4.0, (), 0))
+    text = section(replace(ONE, table=lambda _: table), found, "pictures/one.html")
+    assert "| saving | 38 % | fig. 1 | 40 % | 99.1 % (99.5 %) † | 1.05 |" in text
+    assert "| more | 2.5 times | fig. 2 | 1.67 times | 99.1 % (99.5 %) † | 0.67 |" in text
+    assert "| first tokens | 10 % | fig. 3 | 50 % |  | 5.00 |" in text
     assert "- more: the first takes 200 Wh" in text
     assert "- first tokens: not known." in text
     assert "- saving" not in text
-    assert "| after | 120 | 0.600 | 0.99 | 0.3 | - | 5 | 8.0 |" in text
+    assert "| after | 120 | 0.600 | 0.991 | 0.3 | - | 5 | 8.0 |" in text
     assert "| *clairvoyant bound* | 100 | 0.500 |" in text
     assert "Apart.\n\n| part | Wh |\n|---|---|\n| idle | 5 |\n" in text
+
+
+@pytest.mark.parametrize(
+    ("own", "baseline", "words"),
+    [
+        (0.995, 0.99, "99.5 % (99.0 %)"),
+        (0.995, 0.998, "99.5 % (99.8 %) †"),
+        (0.97, 0.9, "97.0 % (90.0 %) †"),
+        (0.97, None, "97.0 % †"),
+        (None, None, "-"),
+    ],
+)
+def test_a_saving_is_marked_when_fewer_requests_are_in_time_than_before_or_than_99_of_100(own, baseline, words):
+    assert Attained(own, baseline).words() == words
+
+
+def test_the_document_opens_with_the_headlines_and_says_what_is_calculated():
+    row = Row("by hand", "fig. 4", "W", 10.0, Calculated("by hand", lambda: 10.0))
+    one = replace(ONE, rows=(*ROWS, row), headlines=("more", "by hand"))
+    text = document([one], {"one": Found({**RESULTS, CALCULATED: {"by hand": 8.0}})})
+    overview = text[: text.index("## One")]
+    assert (
+        "| One <experiment> | more | fig. 2 | 2.5 times | 1.67 times | 99.1 % (99.5 %) † | 0.67 | the fir" in overview
+    )
+    assert "| One <experiment> | by hand | fig. 4 | 10 W | 8 W, calculated |  | 0.80 | not known. |" in overview
 
 
 def test_runs_that_could_not_be_done_are_named_and_the_others_stand_when_a_fleet_is_too_small():
     found = Found({"after": RESULTS["after"]}, {"before": "fleet: too small"}, notes=("On other.csv.",))
     text = section(ONE, found, "pictures/one.html")
     assert "On other.csv." in text
-    assert "| saving | 38 % | fig. 1 | - | - |" in text
+    assert "| saving | 38 % | fig. 1 | - |  | - |" in text
     assert "- before could not be run: fleet: too small" in text
     assert "not known" not in text
     assert "| after | 120 | 1.000 |" in text
