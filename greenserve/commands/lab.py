@@ -15,7 +15,8 @@ from greenserve import env
 from greenserve.cli import fail
 
 if TYPE_CHECKING:
-    from core.simulator.lab.experiment import Experiment, Found, Table
+    from core.simulator.lab.experiment import Experiment, Table
+    from core.simulator.lab.found import Found
 
 DOCUMENT = Path("docs/results.md")
 
@@ -164,7 +165,7 @@ def _draw(target: Path, chosen: Sequence[Experiment], found: Mapping[str, Found]
 
 
 def _print(found: Mapping[str, Found], named: bool) -> None:
-    """Prints the tables of the experiments that were asked for by name; else the headlines."""
+    """Shows the tables of named experiments, else the headlines of all."""
     from core.simulator.lab import lab_document
     from core.simulator.lab.comparison import compared
     from core.simulator.lab.experiments import EXPERIMENTS

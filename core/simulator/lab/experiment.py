@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from core.chart_values import BarChart
-from core.simulator.lab.measures import CALCULATED, Calculated, Measure, Results
+from core.simulator.lab.measures import Calculated, Measure, Results
 from core.simulator.lab.why import NOT_KNOWN, Why
-
-if TYPE_CHECKING:
-    from core.simulator.lab.bound import Bound
-    from core.simulator.lab.decomposition import Decomposition
 
 CONVERSATION = "azure-2023-conv"
 
@@ -90,22 +85,6 @@ class Experiment:
 
     def _lists(self, label: str) -> bool:
         return not self.listed or label in self.listed
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The results of an experiment. `failed`: of runs that could not be done, what was wrong, by label."""
-
-    results: Results
-    failed: Mapping[str, str] = field(default_factory=dict)
-    bound: Bound | None = None
-    decomposition: Decomposition | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def runs(self) -> Results:
-        """Returns the results of runs, without the figures that no run has."""
-        return {label: own for label, own in self.results.items() if label != CALCULATED}
 
 
 def plain(*policies: str) -> tuple[Run, ...]:

@@ -15,7 +15,8 @@ from typing import Any
 from core.simulator.figures.run_figures import ENERGY_KINDS
 from core.simulator.lab.bound import Bound
 from core.simulator.lab.decomposition import Decomposition
-from core.simulator.lab.experiment import Experiment, Found
+from core.simulator.lab.experiment import Experiment
+from core.simulator.lab.found import Found
 from core.simulator.lab.measures import CALCULATED, Figures
 
 WALL = "wall_s"  # what a run took on one processor: the one figure that two like runs do not share

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from core.simulator.lab import decomposition
 from core.simulator.lab.bound import Bound
 from core.simulator.lab.comparison import KEPT, MARK, OFF, Compared, compared, sentences
-from core.simulator.lab.experiment import Experiment, Found, Table
+from core.simulator.lab.experiment import Experiment, Table
+from core.simulator.lab.found import Found
 from core.simulator.lab.lab_charts import chart_of
 from core.simulator.lab.measures import CALCULATED, Results, in_words
 

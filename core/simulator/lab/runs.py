@@ -14,7 +14,8 @@ from core.simulator import shipped_scenarios
 from core.simulator.lab import decomposition
 from core.simulator.lab.bound import Bound, clairvoyant
 from core.simulator.lab.decomposition import Decomposition
-from core.simulator.lab.experiment import Experiment, Found, Run
+from core.simulator.lab.experiment import Experiment, Run
+from core.simulator.lab.found import Found
 from core.simulator.lab.measures import CALCULATED, Results
 from core.simulator.runs.runner import requests_of
 from core.simulator.runs.simulation_jobs import SimulationJob

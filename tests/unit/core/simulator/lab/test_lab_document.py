@@ -9,8 +9,9 @@ from core.predictors.ips import IpsScores
 from core.simulator.figures.run_figures import ENERGY_KINDS
 from core.simulator.lab.bound import Bound
 from core.simulator.lab.comparison import Attained
-from core.simulator.lab.experiment import Experiment, Found, Row, Run, Table
+from core.simulator.lab.experiment import Experiment, Row, Run, Table
 from core.simulator.lab.experiments import EXPERIMENTS
+from core.simulator.lab.found import Found
 from core.simulator.lab.lab_charts import chart_of
 from core.simulator.lab.lab_document import document, section
 from core.simulator.lab.measures import CALCULATED, Calculated, change, figure, saving, times

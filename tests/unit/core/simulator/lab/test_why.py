@@ -29,7 +29,7 @@ def test_a_figure_is_open_when_its_run_is_not_there_and_wrong_when_the_run_does_
     assert found.drifted({"before": {"energy_wh": None}}) == ["before is -, written upon 200"]
 
 
-def test_a_sentence_that_rests_on_nothing_is_refused():
+def test_a_sentence_is_refused_when_it_has_no_figure_and_cites_no_place():
     with pytest.raises(ValueError, match="rests on no run and cites no place; say NOT_KNOWN"):
         why("it is the engine")
     with pytest.raises(ValueError, match="its figures"):
