@@ -75,7 +75,7 @@ class RequestsForm(forms.Form):
     past_to = forms.DateTimeField(required=False, label="To", widget=forms.DateTimeInput({"type": "datetime-local"}))
     service = forms.ChoiceField(required=False, label="Of service")
     trace = forms.FileField(
-        required=False, label="Trace", help_text="CSV, Azure or BurstGPT format; .gz too; to 64 MiB."
+        required=False, label="Trace", help_text="CSV, Azure, BurstGPT or plain format; .gz too; to 64 MiB."
     )
 
     def __init__(self, services: Sequence[str], of_all: str, *args: Any, **kwargs: Any) -> None:

@@ -13,10 +13,12 @@ import click
 from core.simulator.workload.public_traces import PUBLIC_TRACES
 from greenserve import env
 from greenserve.cli import fail
+from greenserve.commands.simulate import RATES, SCALE
 
 if TYPE_CHECKING:
     from core.simulator.lab.experiment import Experiment, Table
     from core.simulator.lab.found import Found
+    from core.simulator.lab.runs import Given
 
 DOCUMENT = Path("docs/results.md")
 
@@ -29,6 +31,8 @@ DOCUMENT = Path("docs/results.md")
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="The Azure conversation hour of 2023, or another trace in its place.  [`greenserve trace fetch` gets it]",
 )
+@RATES
+@SCALE
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -44,6 +48,8 @@ DOCUMENT = Path("docs/results.md")
 def lab(
     names: tuple[str, ...],
     trace_file: Path | None,
+    rates: Path | None,
+    scale: float,
     out: Path | None,
     every: bool,
     workers: int,
@@ -65,10 +71,13 @@ def lab(
     greenserve lab --trace AzureLLMInferenceTrace_conv.csv
     greenserve lab dynamollm common --trace AzureLLMInferenceTrace_conv.csv
     greenserve lab common --trace my-requests.csv.gz
+    greenserve lab common --rates rates.csv --scale 0.01
     greenserve lab --check
     """
     from core.simulator.lab import kept, runs
     from core.simulator.lab.experiments import EXPERIMENTS
+
+    given = runs.Given(trace_file, rates, scale)
 
     if only_list:
         for experiment in EXPERIMENTS.values():
@@ -79,12 +88,12 @@ def lab(
             _of_kept(out or DOCUMENT, render)
             return
         chosen = _chosen(names, every)
-        _wants_traces(chosen, trace_file)
-        others = [own for own in chosen if trace_file and not runs.runs_as_published(own, trace_file)]
-        target = out or (Path(f"lab-{(trace_file or DOCUMENT).name.partition('.')[0]}.md") if others else DOCUMENT)
+        _wants_traces(chosen, given)
+        others = [own for own in chosen if not runs.as_published(own, given)]
+        target = out or _document_of(others, rates or trace_file)
         known = kept.read(target.with_suffix(".json"))
         began = time.monotonic()
-        mine, failed = _run(chosen, trace_file, workers, fresh, distributed)
+        mine, failed = _run(chosen, given, workers, fresh, distributed)
         _write(target, {**known, **mine})
         pictures = _draw(target, chosen, mine)
         _print(mine, bool(names))
@@ -108,22 +117,27 @@ def _chosen(names: Sequence[str], every: bool) -> list[Experiment]:
     return [own for own in EXPERIMENTS.values() if every or own.quick]
 
 
-def _wants_traces(chosen: Sequence[Experiment], trace_file: Path | None) -> None:
-    wanting = [own for own in chosen if own.trace is not None and trace_file is None]
+def _document_of(others: Sequence[Experiment], file: Path | None) -> Path:
+    """Returns where results go: what is published is not of others' requests, which have a document of their own."""
+    return Path(f"lab-{file.name.partition('.')[0]}.md") if others and file else DOCUMENT
+
+
+def _wants_traces(chosen: Sequence[Experiment], given: Given) -> None:
+    wanting = [own for own in chosen if own.trace is not None and given.trace is None and given.rates is None]
     if wanting:
         known = PUBLIC_TRACES[wanting[0].trace or ""]
         fail(f"{wanting[0].name} runs on a trace: give --trace ({known.url}; {known.licence})", 2)
 
 
 def _run(
-    chosen: Sequence[Experiment], trace_file: Path | None, workers: int, fresh: bool, distributed: bool
+    chosen: Sequence[Experiment], given: Given, workers: int, fresh: bool, distributed: bool
 ) -> tuple[dict[str, Found], int]:
     """Returns what came of each experiment, and how many runs could not be done."""
     from core.simulator.lab.runs import found_of, job_of
     from core.simulator.lab.store import Store
     from greenserve import lab_runs
 
-    jobs = {(own.name, run.label): job_of(own, run, trace_file) for own in chosen for run in own.runs}
+    jobs = {(own.name, run.label): job_of(own, run, given) for own in chosen for run in own.runs}
     wanted, store = list(dict.fromkeys(jobs.values())), Store(env.read().var_dir / "lab")
     doing = lab_runs.on_workers if distributed else partial(lab_runs.here, workers=workers)
     figures, failed = lab_runs.done(wanted, store, fresh, doing)
@@ -132,7 +146,7 @@ def _run(
         mine = {run.label: jobs[own.name, run.label] for run in own.runs}
         results = {label: figures[job] for label, job in mine.items() if job in figures}
         wrong = {label: failed[job] for label, job in mine.items() if job in failed}
-        found[own.name] = found_of(own, results, wrong, trace_file)
+        found[own.name] = found_of(own, results, wrong, given)
     return found, len(failed)
 
 

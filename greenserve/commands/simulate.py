@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
 SCENARIO = click.argument("scenario_file", metavar="SCENARIO.yaml", type=click.Path(path_type=Path))
 TRACE = click.option(
-    "--trace", type=click.Path(path_type=Path), help="Requests from this trace (Azure or BurstGPT format)."
+    "--trace", type=click.Path(path_type=Path), help="Requests from this trace (Azure, BurstGPT or plain format)."
+)
+RATES = click.option(
+    "--rates",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE.csv",
+    help="Poisson requests at these rates (start_s, requests_s); lengths like the trace's, else the scenario's.",
+)
+SCALE = click.option(
+    "--scale", type=click.FloatRange(0.0, min_open=True), default=1.0, show_default=True, help="Times the rates."
 )
 SETTINGS = click.option(
     "--set",
@@ -74,6 +83,8 @@ RATIOS = (
 @click.command()
 @SCENARIO
 @TRACE
+@RATES
+@SCALE
 @click.option("--policy", help="Another policy: NAME or 'NAME {key: value}'.")
 @SETTINGS
 @SEED
@@ -104,6 +115,8 @@ RATIOS = (
 def simulate(
     scenario_file: Path,
     trace: Path | None,
+    rates: Path | None,
+    scale: float,
     policy: str | None,
     settings: tuple[str, ...],
     seed: int | None,
@@ -122,11 +135,14 @@ def simulate(
     \b
     greenserve simulate scenarios/azure-conv-12xh100.yaml --trace AzureLLMInferenceTrace_conv.csv
     greenserve simulate scenarios/azure-conv-12xh100.yaml --set workload.rate_rps=8 --policy threshold
+    greenserve simulate scenarios/azure-conv-12xh100.yaml --rates RATES.csv --scale 0.01
     """
     with _errors():
         from core.simulator.kernel.driver import STEPPINGS
         from core.simulator.runs import runner
 
+        if rates is not None:
+            settings, trace = (*_at_rates(scenario_file, settings, rates, scale, trace), *settings), None
         scenario = _prepare(scenario_file, settings, seed, [policy])
         requests = runner.requests_of(scenario, trace)
         with _progress(not quiet and json_out != "-") as progress, _stoppable(progress) as on_progress:
@@ -205,6 +221,19 @@ def compare(
     if any(result["partial"] for result in results):
         click.echo("Interrupted: these are partial runs, of different lengths perhaps.", err=True)
         raise SystemExit(130)
+
+
+def _at_rates(
+    path: Path, settings: tuple[str, ...], rates: Path, scale: float, template: Path | None
+) -> tuple[str, ...]:
+    """Returns the settings that put the rates in the place of the workload's own; `template`: of lengths."""
+    from core.simulator.scenario.scenario import read_scenario
+    from core.simulator.workload.rate_table import read_rates, settings_of
+
+    services = read_scenario(path, settings).services
+    if len(services) > 1:
+        raise ValueError(f"--rates: {path} has {len(services)} services; give each one's workload a rate_curve")
+    return settings_of(read_rates(rates), scale, services[0].workload, template)
 
 
 def _prepare(path: Path, settings: tuple[str, ...], seed: int | None, policies: list[str | None]) -> Scenario:

@@ -18,7 +18,7 @@ from django.conf import settings
 
 from core.simulator.lab.comparison import Compared, compared
 from core.simulator.lab.experiment import Experiment, Table
-from core.simulator.lab.runs import bound_of, job_of
+from core.simulator.lab.runs import Given, bound_of, job_of
 from core.simulator.lab.store import Store
 from core.simulator.workload.public_traces import PUBLIC_TRACES, PublicTrace
 from pools.access.rights import AnyUser
@@ -130,7 +130,7 @@ def simulated(experiment: Experiment, label: str, files: Files, progress: Progre
         raise BadStudy("base", f"{HEAD}{experiment.name} has no run '{label}' any more; start it again")
     store = Store(settings.GREENSERVE_LAB_DIR)
     with _trace(files) as trace:
-        job = job_of(experiment, run, trace)
+        job = job_of(experiment, run, Given(trace))
         figures = store.find(job)
         if figures is None:
             figures = job.run(progress)
@@ -144,7 +144,7 @@ def simulated(experiment: Experiment, label: str, files: Files, progress: Progre
 def bound(experiment: Experiment, files: Files) -> dict[str, float] | None:
     """Returns the clairvoyant bound as the study's job keeps it; None: the experiment has none."""
     with _trace(files) as trace:
-        found = bound_of(experiment, trace)
+        found = bound_of(experiment, Given(trace))
     return None if found is None else {"energy_wh": found.energy_wh, "gpu_hours": found.gpu_hours}
 
 

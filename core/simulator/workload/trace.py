@@ -1,4 +1,4 @@
-"""Recorded traces, streamed: Azure's format (2023 and 2024) and BurstGPT's, plain or compressed with gzip."""
+"""Recorded traces, streamed: Azure's format (2023 and 2024), BurstGPT's and a plain one, also compressed with gzip."""
 
 from __future__ import annotations
 
@@ -79,7 +79,16 @@ BURSTGPT = Format(
     in_seconds=True,
     drops_failed=True,
 )
-FORMATS = (AZURE, BURSTGPT)
+# What one writes oneself: seconds since the first request, or since any other instant.
+PLAIN = Format(
+    name="plain",
+    columns=("arrival_s", "prompt_tokens", "output_tokens"),
+    time="arrival_s",
+    prompt="prompt_tokens",
+    output="output_tokens",
+    in_seconds=True,
+)
+FORMATS = (AZURE, BURSTGPT, PLAIN)
 
 
 def read_trace(path: str | Path, tally: Tally | None = None, chunk_bytes: int = CHUNK_BYTES) -> Stream:

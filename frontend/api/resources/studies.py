@@ -114,7 +114,7 @@ class StudyWithTrace(serializers.Serializer):
     """`study`: the JSON object of a study, whose `traffic.kind` is trace where it says any."""
 
     study = serializers.CharField(help_text='Such as {"base": "fleet", "runs": ["freesh"]}.')
-    trace = serializers.FileField(help_text="CSV with a header, Azure or BurstGPT format; gzip too; to 64 MiB.")
+    trace = serializers.FileField(help_text="CSV with a header, Azure, BurstGPT or plain format; gzip too; to 64 MiB.")
 
 
 def _study_and_trace(request: Request) -> tuple[dict[str, Any], bytes | None]:

@@ -189,3 +189,14 @@ def test_real_trace_is_read_when_there_is_one(test_data: Path) -> None:
     assert len(requests) == 19_366
     assert requests[0] == TraceRequest(0.0, 374, 44)
     assert np.all(np.diff([r.at_s for r in requests]) >= 0.0)
+
+
+def test_plain_traces_of_seconds_and_tokens_are_read_when_they_have_more_columns(tmp_path: Path) -> None:
+    path = tmp_path / "plain.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens,prefix_blocks_512\n5.250,6758,500,0 1 2\n5.500,7322,1,\n")
+    assert read_azure_trace(path) == [TraceRequest(0.0, 6758, 500), TraceRequest(0.25, 7322, 1)]
+
+
+@pytest.mark.parametrize(("name", "count"), [("mooncake_conversation", 12_031), ("servegen_m-mid_hour", 18_015)])
+def test_real_plain_traces_are_read_when_there_are_some(test_data: Path, name: str, count: int) -> None:
+    assert len(read_azure_trace(test_data / f"{name}.csv.gz")) == count
