@@ -13,7 +13,9 @@ from core.simulator.lab.papers.freesh import FREESH, FREESH_DAY, FREESH_MIAD
 from core.simulator.lab.papers.freesh_orders import FREESH_ORDERS
 from core.simulator.lab.papers.freesh_sensitivity import FREESH_SENSITIVITY
 from core.simulator.lab.papers.muserve import MUSERVE, MUSERVE_ORDER
-from core.simulator.lab.papers.throttllem import THROTTLLEM, THROTTLLEM_ENGINES
+from core.simulator.lab.papers.throttllem import THROTTLLEM
+from core.simulator.lab.papers.throttllem_engines import THROTTLLEM_ENGINES
+from core.simulator.lab.papers.throttllem_loads import THROTTLLEM_LOADS
 
 # Means may take so much of the limits, in place of 90 % and, of a TTFT limit, 45 %.
 _THREE_QUARTERS = "plan_ttft_share: 0.375, plan_tpot_share: 0.75, clock_ttft_share: 0.375, clock_tpot_share: 0.75"
@@ -50,7 +52,7 @@ COMMON_SITES = Experiment(
 _ALL = (
     *(DYNAMOLLM, DYNAMOLLM_LOADS),
     *(FREESH, FREESH_SENSITIVITY, FREESH_DAY, FREESH_ORDERS, FREESH_MIAD),
-    *(THROTTLLEM, THROTTLLEM_ENGINES, MUSERVE, MUSERVE_ORDER, DYNASERVE),
+    *(THROTTLLEM, THROTTLLEM_ENGINES, THROTTLLEM_LOADS, MUSERVE, MUSERVE_ORDER, DYNASERVE),
     *(COMMON, ABLATION, COMMON_SITES),
 )
 EXPERIMENTS: Mapping[str, Experiment] = {own.name: own for own in _ALL}
