@@ -79,6 +79,7 @@ def _rows(kind: str) -> list[Row]:
 FREESH_ORDERS = Experiment(
     name="freesh-orders",
     title="FREESH, table 5: four orders of a queue, Llama3-70B on 8 A100",
+    headlines=("SL: mean TTFT, LLF against FCFS",),
     scenario="freesh-miad",
     stands_in=(
         "Some 100 requests at 25 a second, 20 at a time, as in the paper; lengths are ours (means of 70 or 600 and 200 "

@@ -76,6 +76,7 @@ _SIGN = why(
 FREESH_SENSITIVITY = Experiment(
     name="freesh-sensitivity",
     title="FREESH, fig. 8 and table 3: load, wrong classes, and a carbon intensity below zero",
+    headlines=("energy at half the load",),
     scenario="freesh-three-sites",
     stands_in=f"{STANDS_IN} Table 3's slots of five minutes are hours here.",
     runs=(

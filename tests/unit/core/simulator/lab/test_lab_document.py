@@ -138,4 +138,5 @@ def test_every_experiment_names_runs_that_there_are(monkeypatch):
             row.ours(results)
             row.why.words(results)
         assert chart_of(experiment, results).bars
+        assert set(experiment.headlines) <= {row.label for row in experiment.rows}
         assert experiment.table is None or experiment.table(results).rows
