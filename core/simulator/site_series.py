@@ -158,17 +158,17 @@ def _known(value: float) -> float | None:
 
 
 def read_start(section: Section) -> datetime:
-    """Reads the scenario's `start`: when t = 0 is, on a whole minute and with an offset.
+    """Reads the scenario's `start`: when t = 0 is, on a whole second and with an offset.
 
     Raises:
-        ScenarioError: It is no time with an offset, or not on a whole minute.
+        ScenarioError: It is no time with an offset, or not on a whole second.
     """
     text = section.text("start", DEFAULT_START.isoformat())
     start = _moment(text)
     if start is None:
         raise section.error("start", f"'{text}' is not a time with an offset; write it like 2026-01-01T00:00:00+00:00")
-    if start.second or start.microsecond:
-        raise section.error("start", f"'{text}' must be on a whole minute, so that it goes with the sites' series")
+    if start.microsecond:
+        raise section.error("start", f"'{text}' must be on a whole second, so that it goes with the sites' series")
     return start
 
 

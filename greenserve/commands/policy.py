@@ -65,7 +65,7 @@ def policy(
             _preview(service, name, given, as_json)
             if preview or not click.confirm("Change it?"):
                 return
-        rows = _change(service, name, given) if service and name else _shown(service)
+        rows = change(service, name, given) if service and name else _shown(service)
     if as_json:
         click.echo(json.dumps(rows[0] if service else rows))
         return
@@ -177,7 +177,7 @@ def _service(name: str) -> Any:
     return service
 
 
-def _change(name: str, policy_name: str, overrides: dict[str, Any]) -> list[dict[str, Any]]:
+def change(name: str, policy_name: str, overrides: dict[str, Any]) -> list[dict[str, Any]]:
     """Stores the policy, and has the workers take it up now rather than when they next look."""
     import redis
     from django.core.exceptions import ValidationError

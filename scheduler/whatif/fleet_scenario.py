@@ -61,13 +61,14 @@ def draft(
 
     Args:
         workloads: By service; services without one are left out.
-        start: When t = 0 is; on a whole minute.
+        start: When t = 0 is, but for what it is on no whole minute, or step of a feed with shorter ones.
         end: Until when requests come, for carbon and prices as they were; None: a day as now is forecast, repeated.
 
     Raises:
         BadStudy: There is nothing to simulate, and what to do about it.
     """
     engine_knowledge.refresh()
+    start = _whole_step(sites, start)
     services = list(Service.objects.filter(name__in=workloads).select_related("model_card", "partition"))
     if not services:
         raise BadStudy("base", "there is no service to simulate; set one up, or take one of the papers' scenarios")
@@ -91,8 +92,11 @@ def draft(
     return made
 
 
-def whole_minute(at: datetime) -> datetime:
-    return at.astimezone(UTC).replace(second=0, microsecond=0)
+def _whole_step(sites: Sequence[Site], at: datetime) -> datetime:
+    """Returns the last whole minute, or step of a feed with shorter ones: energy is priced by steps from there on."""
+    feeds = CarbonFeed.objects.filter(site__in=sites, signal=CarbonFeed.Signal.AVERAGE)
+    step_s = min(60, *(max(1, math.floor(histories.step_s(feed) or 60)) for feed in feeds))
+    return datetime.fromtimestamp(at.timestamp() // step_s * step_s, UTC)
 
 
 # -- loops -----------------------------------------------------------------------------------------

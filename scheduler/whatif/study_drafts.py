@@ -45,7 +45,7 @@ def wanted(given: Mapping[str, Any], upload: bytes | None) -> dict[str, Any]:
     if kind not in KINDS:
         raise BadStudy("traffic.kind", f"unknown '{kind}'; known: {', '.join(KINDS)}")
     if kind == "trace" and not upload:
-        raise BadStudy("traffic.trace", "choose a trace: CSV with a header, in the Azure or BurstGPT format")
+        raise BadStudy("traffic.trace", "choose a trace: CSV with a header, in the Azure, BurstGPT or plain format")
     return {**found, "kind": kind}
 
 
@@ -88,7 +88,7 @@ def _fleet(kind: str, wanted: Mapping[str, Any], user: AnyUser, upload: bytes | 
             raise BadStudy("traffic.service", "none of its requests in this period can be simulated")
         files = {f"{n}.csv": scenario_traffic.trace(period, name) for n, name in enumerate(seen)}
         workloads: dict[str, dict[str, Any]] = {name: {"trace": f"{n}.csv"} for n, name in enumerate(seen)}
-        start = fleet_scenario.whole_minute(min(own.first for own in seen.values()))
+        start = min(own.first for own in seen.values())
         made = fleet_scenario.draft(sites, workloads, start, period.end, now)
         made.files |= files
         made.notes[:0] = [_request_note(name, own.requests, own.left_out) for name, own in seen.items()]
@@ -101,7 +101,7 @@ def _fleet(kind: str, wanted: Mapping[str, Any], user: AnyUser, upload: bytes | 
             notes.append(words)
         else:
             workloads[service.name] = {"trace": TRACE} if kind == "trace" else _generated(wanted)
-    made = fleet_scenario.draft(sites, workloads, fleet_scenario.whole_minute(now), None, now)
+    made = fleet_scenario.draft(sites, workloads, now, None, now)
     if kind == "trace":
         _one_service(workloads)
         made.files[TRACE] = plain_trace(upload or b"")

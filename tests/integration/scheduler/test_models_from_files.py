@@ -191,7 +191,7 @@ def test_figures_of_a_shape_are_those_that_the_ledger_and_loops_go_by(redis_clie
 
 
 def test_study_of_the_fleet_has_the_shape_and_says_whose_it_is() -> None:
-    service, now = service_of(llama_card(), "A100-80GB", 2), fleet_scenario.whole_minute(timezone.now())
+    service, now = service_of(llama_card(), "A100-80GB", 2), timezone.now()
     workload = {"generate": "poisson", "rate_rps": 1.0, "duration_s": 4.0, "lengths": "azure-conv"}
     made = fleet_scenario.draft(list(Site.objects.all()), {service.name: workload}, now, None, now)
     assert {group["model"] for group in made.document["fleet"]} == {service.model_card.shape}
