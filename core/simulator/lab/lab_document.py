@@ -32,10 +32,14 @@ _ROW = ("published", "simulated", "attainment", "ratio")
 
 def document(experiments: Iterable[Experiment], kept: Mapping[str, Found]) -> str:
     """Writes the whole document of the experiments of which there are figures."""
-    known = [own for own in experiments if own.name in kept]
-    sections = [section(own, kept[own.name], f"pictures/lab-{own.name}.html") for own in known]
-    papers = overview(known, kept)
-    return "\n".join([HEAD, *([*_table(papers), ""] if papers.rows else []), *sections])
+    known, unknown = [], []
+    for own in experiments:
+        (known if own.name in kept else unknown).append(own)
+    parts = [HEAD]
+    if (papers := overview(known, kept)).rows:
+        parts += [*_table(papers), ""]
+    parts += [f"Not run here: {own.title} (`greenserve lab {own.name}`).\n" for own in unknown]
+    return "\n".join([*parts, *(section(own, kept[own.name], f"pictures/lab-{own.name}.html") for own in known)])
 
 
 def plain(text: str) -> str:
