@@ -28,7 +28,7 @@ from core.types import ChangeKind, Limits, Loop
 from scheduler.control import epochs
 from tests.fakes import minute as minutes
 from tests.fakes.house import moment
-from tests.fakes.minute import LARGE, MINUTE, SERVERS, STEADY, Minute
+from tests.fakes.minute import LARGE, MINUTE, MIXED, MIXED_LARGE, MIXED_STEADY, SERVERS, STEADY, Minute
 from tests.fakes.taken_steps import Taken, differences, taken
 from tests.integration.scheduler import each_preset
 
@@ -93,10 +93,7 @@ def _each(rows: Iterable[tuple[Any, ...]]) -> list[Any]:
 
 
 def minute_of(name: str, own: Mapping[str, Any] | None = None) -> Minute:
-    known = presets.policy(name, own)
-    if known.family == "split":  # simulated pairs stand at one site, that of their link
-        return replace(MINUTE, places=MINUTE.places[:1])
-    knobs = known.knobs
+    knobs = presets.policy(name, own).knobs
     if knobs.partition != DYNAMO:
         return MINUTE
     if not knobs.whole_sites:
@@ -181,6 +178,34 @@ def test_thresholds_decide_the_same_when_more_or_less_is_known(known, redis_clie
     minute = replace(MINUTE, **known)
     found = compared(live(minute, "threshold", redis_client), simulated(minute, "threshold"))
     assert "\n".join(found) == ""
+
+
+@pytest.mark.parametrize(
+    ("policy", "knobs"),
+    [
+        ("dynamollm", {}),
+        ("scale_shard", {}),
+        ("throttllem", {}),
+        ("dynaserve", {}),
+        *(
+            pytest.param(*row, marks=pytest.mark.slow("the others"))
+            for row in (
+                *(
+                    (name, {})
+                    for name in COMPARED
+                    if name not in ("dynamollm", "scale_shard", "throttllem", "dynaserve")
+                ),
+                ("scale_shard", {"tp": 2}),
+            )
+        ),
+    ],
+)
+def test_decisions_are_the_same_on_several_sites_with_several_types_of_gpu(policy, knobs, redis_client):
+    own = presets.policy(policy, knobs).knobs
+    servers = MIXED_LARGE if own.whole_sites else MIXED_STEADY
+    minute = servers if own.partition == DYNAMO else MIXED
+    found = live(minute, policy, redis_client, **knobs)
+    assert "\n".join(compared(found, simulated(minute, policy, **knobs))) == ""
 
 
 def test_plans_are_of_least_energy_in_both_worlds_when_no_site_has_an_intensity(redis_client):

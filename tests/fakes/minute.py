@@ -46,8 +46,8 @@ POINT_S = 900.0  # between two values of a feed
 
 @dataclass(frozen=True)
 class Place:
-    """A site. `nodes`: GPUs of each node. `g_per_kwh`, `usd_per_kwh`: by POINT_S from 0 on; beyond them nothing is
-    known."""
+    """A site. `nodes`: GPUs of each node, of the minute's type; `others`: of other types. `g_per_kwh`, `usd_per_kwh`:
+    by POINT_S from 0 on; beyond them nothing is known."""
 
     name: str
     pue: float
@@ -55,6 +55,11 @@ class Place:
     g_per_kwh: tuple[float, ...]
     usd_per_kwh: tuple[float, ...] = ()
     power_cap_w: float | None = None
+    others: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def sizes(self, gpu_name: str) -> dict[str, tuple[int, ...]]:
+        """Returns the GPUs of each node by type. `gpu_name`: the minute's."""
+        return {gpu_name: self.nodes, **self.others}
 
 
 @dataclass(frozen=True)
@@ -160,6 +165,20 @@ STEADY = replace(
         *(Came(7_300.0 + 2.0 * n, 1_100 + 40 * (n % 20), 400) for n in range(100)),
     ),
 )
+# The same minutes on two sites with two types of GPU. The nodes of the type of which there is most are not alike, so
+# that servers are smaller than some.
+MIXED = replace(
+    MINUTE,
+    places=tuple(
+        replace(own, others={SERVERS.gpu: sizes}) for own, sizes in zip(MINUTE.places, ((4,), (8, 2)), strict=True)
+    ),
+)
+_TWO_SITES = (
+    Place("east", 1.2, (8, 4), (), others={A100: (8, 8, 4, 4)}),
+    Place("west", 1.4, (8,), (), others={A100: (4, 8, 8)}),
+)
+MIXED_LARGE = replace(LARGE, places=_TWO_SITES, came=LARGE.came[::20])
+MIXED_STEADY = replace(STEADY, places=_TWO_SITES)
 
 
 # -- as rows ---------------------------------------------------------------------------------------
@@ -209,15 +228,16 @@ def _partition(minute: Minute, name: str, classes: tuple[ClassSpec, ...]) -> Par
 
 
 def _nodes(minute: Minute, site: Site, place: Place) -> None:
-    cluster, kind = Cluster.objects.create(site=site, name="main"), gpu(minute.gpu)
-    for n, count in enumerate(place.nodes):
-        node = Node.objects.create(cluster=cluster, name=f"{place.name}-n{n}", simulated=True)
+    cluster = Cluster.objects.create(site=site, name="main")
+    nodes = [(name, count) for name, sizes in place.sizes(minute.gpu).items() for count in sizes]
+    for n, (name, count) in enumerate(nodes):
+        kind, node = gpu(name), Node.objects.create(cluster=cluster, name=f"{place.name}-n{n}", simulated=True)
         Gpu.objects.bulk_create(
             Gpu(
                 node=node,
                 uuid=f"{node.name}-{index}",
                 index=index,
-                gpu_type=minute.gpu,
+                gpu_type=name,
                 memory_gb=80.0,
                 min_mhz=kind.f_min,
                 max_mhz=kind.f_max,
@@ -285,18 +305,17 @@ def world(minute: Minute) -> World:
     for name, classes in minute.partitions.items():
         own = dict(enumerate(cells.classes(PartitionSpec(name, classes))))
         infos.append(PartitionInfo(name, tuple(_class_info(minute, spec) for spec in classes), own))
-    top = gpu(minute.gpu).f_max
     return World(
         sites=tuple(_site_info(minute, place) for place in minute.places),
         services=(ServiceInfo("chat", minute.model, tuple(infos), minute.engine),),
         templates=tuple(
             InstanceSpec(
-                f"{place.name}-tp{tp}", minute.model, minute.gpu, tp, top, engine=minute.engine, site=place.name
+                f"{place.name}-tp{tp}", minute.model, name, tp, gpu(name).f_max, engine=minute.engine, site=place.name
             )
             for place in minute.places
+            for name, sizes in place.sizes(minute.gpu).items()
             for tp in TPS
-            if tp <= max(place.nodes)
-            and engine_model(minute.model, minute.gpu, tp, minute.engine).kv_capacity_tokens > 0
+            if tp <= max(sizes) and engine_model(minute.model, name, tp, minute.engine).kv_capacity_tokens > 0
         ),
         cells=len(cells),
         declared=_declared(minute, cells),
@@ -366,7 +385,10 @@ def _class_info(minute: Minute, own: ClassSpec) -> ClassInfo:
 
 
 def _site_info(minute: Minute, place: Place) -> SiteInfo:
-    return SiteInfo(place.name, {minute.gpu: sum(place.nodes)}, place.pue, max(place.nodes), place.power_cap_w)
+    sizes = place.sizes(minute.gpu)
+    gpus, listed = {name: sum(own) for name, own in sizes.items()}, sizes if place.others else {}
+    most = max(count for own in sizes.values() for count in own)
+    return SiteInfo(place.name, gpus, place.pue, most, place.power_cap_w, listed)
 
 
 def _declared(minute: Minute, cells: Cells) -> tuple[CellLoad | None, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -181,10 +182,47 @@ def pool_loads(classes: Sequence[ClassAhead], shares: Sequence[float]) -> list[P
     return found
 
 
-def profiles(model: str, engine: str, gpu: str, degrees: Sequence[int], lengths: Lengths) -> dict[int, LoadProfile]:
-    """Returns the profile of one instance of each TP degree that can hold such requests."""
-    found = {tp: load_profile(model, engine, Mode(gpu, tp), lengths.rounded) for tp in degrees}
-    return {tp: profile for tp, profile in found.items() if profile is not None}
+def profiles(model: str, engine: str, modes: Sequence[Mode], lengths: Lengths) -> dict[Mode, LoadProfile]:
+    """Returns the profile of one instance of each mode that can hold such requests."""
+    found = {mode: load_profile(model, engine, mode, lengths.rounded) for mode in modes}
+    return {mode: profile for mode, profile in found.items() if profile is not None}
+
+
+def loads_of_servers(
+    servers: ServerKind,
+    loads: Mapping[str, PoolLoad],
+    pools: Mapping[PoolKey, int],
+    beside: Mapping[PoolKey, Mapping[Mode, int]],
+) -> dict[PoolKey, PoolLoad]:
+    """Returns what comes to the servers of each pool that has any: those of a class, and what stands beside them, share
+    its load by what they carry within the limits.
+
+    Args:
+        loads: What comes to each class.
+        pools: The servers of each pool.
+        beside: The instances that stand beside them.
+    """
+    alike: Counter[str] = Counter()
+    for key, count in pools.items():
+        alike[key.request_class] += count
+    others: dict[str, float] = defaultdict(float)
+    for key, workers in beside.items():
+        if workers and key.request_class in loads:
+            others[key.request_class] += _in_servers(servers, workers, loads[key.request_class])
+    found = {}
+    for key, count in pools.items():
+        if count and (load := loads.get(key.request_class)) is not None:
+            part = count / (alike[key.request_class] + others[key.request_class])
+            found[key] = replace(load, rps=load.rps * part)
+    return found
+
+
+def _in_servers(servers: ServerKind, workers: Mapping[Mode, int], load: PoolLoad) -> float:
+    """Returns how many servers at their best carry as much as some instances do."""
+    known = profiles(servers.model, servers.engine, (servers.best, *workers), load.lengths)
+    most = {mode: max(0.0, float(own.top().within(load.limits)[0])) for mode, own in known.items()}
+    best = most.get(servers.best, 0.0)
+    return sum(count * most.get(mode, 0.0) for mode, count in workers.items()) / best if best > 0.0 else 0.0
 
 
 def shard_pool(
@@ -192,7 +230,7 @@ def shard_pool(
     servers: ServerKind,
     nodes: Mapping[str, Layout],
     load: PoolLoad,
-    own: Mapping[int, LoadProfile],
+    known: Mapping[Mode, LoadProfile],
     start_s: float,
     change: ChangeKind = ChangeKind.IN_PLACE,
 ) -> ShardPool:
@@ -200,13 +238,14 @@ def shard_pool(
 
     Args:
         load: What comes to these nodes.
-        own: The profile of one instance, by TP degree.
+        known: The profile of one instance, by mode; those of other GPUs or too large for a server are left out.
         start_s: Time that a start takes.
 
     Raises:
         UnknownConfiguration: The engine model does not know what a server runs at its best.
     """
     worker = engine_model(servers.model, servers.best.gpu, servers.best.tp, servers.engine)
+    own = {mode.tp: one for mode, one in known.items() if mode.gpu == servers.best.gpu and mode.tp <= servers.best.tp}
     weights = weight_bytes(servers.model)
     return ShardPool(
         key=key,

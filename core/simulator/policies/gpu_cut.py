@@ -30,9 +30,14 @@ def cut(
     period_s: float = USUAL_S[Loop.CARBON],
 ) -> tuple[CarbonPlan | None, Effects]:
     """Asks for the cut of those GPUs that may serve. `before`: the one in force."""
-    offered = {(spec.site, spec.gpu) for spec in world.templates if spec.model == service.model}
-    views = [NodeView(own.site, own.gpu, own.gpus) for own in nodes if (own.site, own.gpu) in offered]
+    views = offered(world, service, nodes)
     return asking.step(shared_out.step, before, shared_out_observation(now_s, period_s, views, option), config)
+
+
+def offered(world: World, service: ServiceInfo, nodes: Iterable[NodeGpus]) -> list[NodeView]:
+    """Returns those nodes on which the service may have instances."""
+    kinds = {(spec.site, spec.gpu) for spec in world.templates if spec.model == service.model}
+    return [NodeView(own.site, own.gpu, own.gpus) for own in nodes if (own.site, own.gpu) in kinds]
 
 
 def first_instances(

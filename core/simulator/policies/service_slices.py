@@ -1,7 +1,8 @@
-"""Lets policies of one service serve several, and those of one site or type of GPU any fleet.
+"""Lets policies of one service serve several.
 
-Each service has a slice: whole nodes of one site (or of one type of GPU there), and on them a policy of its own that
-sees no other service. Slices are made once, from what is declared (`core.algorithms.fleet.sharing.whole_nodes`).
+Each service has a slice: whole nodes of one site, or of one type of GPU, and on them a policy of its own that sees no
+other service. Slices are made once, from what is declared (`core.algorithms.fleet.sharing.whole_nodes`). A service that
+is alone has the whole fleet.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from core.algorithms.fleet.sharing import NodeGpus, whole_nodes
+from core.observations.fleet import dynamo_servers
 from core.simulator.kernel.commands import (
     Answer,
     Assign,
@@ -29,29 +31,38 @@ from core.simulator.kernel.commands import (
     Start,
 )
 from core.simulator.kernel.simulated import InstanceSpec, SimulationError
+from core.simulator.policies import gpu_cut
 from core.simulator.policies.view_observations import class_view, first_view
-from core.simulator.policies.world import ClassInfo, Member, PartitionInfo, Plan, PoolPlan, ServiceInfo, World
-from core.types import Reason
+from core.simulator.policies.world import (
+    ClassInfo,
+    Member,
+    PartitionInfo,
+    Plan,
+    PoolPlan,
+    ServiceInfo,
+    SiteInfo,
+    World,
+)
+from core.types import Mode, Reason
 
 _HEADROOM = 2.0  # of what is declared, over which a site of its own is worth no more to a service than one it shares
 
 
 class Lot(StrEnum):
-    """The part of a fleet that a policy's paper is about: the nodes of a site, or a site's servers of one type of GPU,
-    each of which is one instance of the largest TP degree."""
+    """The part of a fleet that several services share by whole nodes: a site, whose instances are DynaServe's pairs; or
+    one type of GPU at all sites, of which DynamoLLM's servers are made."""
 
     SITE = "site"
     SERVERS = "servers"
 
 
 def slices(world: World, lot: Lot) -> tuple[World, ...]:
-    """Returns a world for each service; the world itself when it is one service's and of one lot.
+    """Returns a world for each service; the world itself when it is one service's.
 
     Raises:
         SimulationError: There is no node for one of the services.
     """
-    lots = {_lot_of(node, lot) for node in world.nodes}
-    if len(world.services) == 1 and len(lots) == 1:
+    if len(world.services) == 1:
         return (world,)
     seen = {
         service.name: class_view(
@@ -61,27 +72,37 @@ def slices(world: World, lot: Lot) -> tuple[World, ...]:
     }
     services = {service.name: service for service in world.services}
 
+    servers = {
+        (name, gpu): _server(world, service, gpu)
+        for name, service in services.items()
+        for gpu in sorted({node.gpu for node in world.nodes})
+    }
+
     def carries(name: str, node: NodeGpus) -> float:
-        if lot is Lot.SERVERS and node.gpus < world.site(node.site).gpus_per_node:
-            return 0.0
         own = [mode for mode in world.modes(services[name], node.site) if mode.gpu == node.gpu]
-        able = [mode for mode in own if mode.tp == node.gpus or (lot is Lot.SITE and mode.tp < node.gpus)]
-        return max((node.gpus // mode.tp * seen[name].profiles[mode].max_rps for mode in able), default=0.0)
+        if lot is Lot.SERVERS:
+            own = [mode for mode in own if mode == servers[name, node.gpu]]
+        return max((node.gpus // mode.tp * seen[name].profiles[mode].max_rps for mode in own), default=0.0)
 
     needs = {name: _HEADROOM * own.demand.demand_rps[0] for name, own in seen.items()}
     try:
         shared = whole_nodes(world.nodes, needs, carries, lambda node: _lot_of(node, lot))
     except ValueError as error:
-        what = "a node" if lot is Lot.SITE else "a node of which one instance takes all GPUs"
         raise SimulationError(
-            f"service {error} finds no part of the fleet: each service needs {what} of a site for itself; give the "
-            "sites more nodes, or its group more tp_choices, or take another policy"
+            f"service {error} finds no part of the fleet: each needs a node for itself on which its model fits; give "
+            "the sites more nodes, or its group more tp_choices, or take another policy"
         ) from error
     return tuple(_slice(world, service, shared[service.name]) for service in world.services)
 
 
 def _lot_of(node: NodeGpus, lot: Lot) -> tuple[str, ...]:
-    return (node.site,) if lot is Lot.SITE else (node.site, node.gpu)
+    return (node.site,) if lot is Lot.SITE else (node.gpu,)
+
+
+def _server(world: World, service: ServiceInfo, gpu: str) -> Mode | None:
+    modes = world.modes(service)
+    nodes = [node for node in gpu_cut.offered(world, service, world.nodes) if node.gpu == gpu]
+    return dynamo_servers.server_mode(nodes, lambda mode: mode in modes)
 
 
 def _cells(service: ServiceInfo) -> range:
@@ -92,25 +113,31 @@ def _cells(service: ServiceInfo) -> range:
 
 def _slice(world: World, service: ServiceInfo, nodes: Sequence[NodeGpus]) -> World:
     cells = _cells(service)
+    sites = tuple(_part(site, [node for node in nodes if node.site == site.name]) for site in world.sites)
+    gpus = {site.name: site.gpus for site in sites}
+    return replace(
+        world,
+        sites=tuple(site for site in sites if site.gpus),
+        services=(replace(service, partitions=tuple(_from_first(own, cells) for own in service.partitions)),),
+        templates=tuple(
+            replace(spec, owner=service.name)
+            for spec in world.templates
+            if spec.model == service.model and spec.gpu in gpus[spec.site]
+        ),
+        cells=len(cells),
+        declared=world.declared[cells.start : cells.stop],
+    )
+
+
+def _part(site: SiteInfo, nodes: Sequence[NodeGpus]) -> SiteInfo:
+    """Returns the site with those of its nodes alone."""
     gpus: Counter[str] = Counter()
     sizes: dict[str, tuple[int, ...]] = {}
     for node in nodes:
         gpus[node.gpu] += node.gpus
         sizes[node.gpu] = (*sizes.get(node.gpu, ()), node.gpus)
-    site = world.site(nodes[0].site)
-    sizes = {name: sizes[name] for name in site.sizes if name in sizes}
-    return replace(
-        world,
-        sites=(replace(site, gpus={name: gpus[name] for name in site.gpus if gpus[name]}, sizes=sizes),),
-        services=(replace(service, partitions=tuple(_from_first(own, cells) for own in service.partitions)),),
-        templates=tuple(
-            replace(spec, owner=service.name)
-            for spec in world.templates
-            if (spec.model, spec.site) == (service.model, site.name) and gpus[spec.gpu]
-        ),
-        cells=len(cells),
-        declared=world.declared[cells.start : cells.stop],
-    )
+    listed = {name: sizes[name] for name in site.sizes if name in sizes}
+    return replace(site, gpus={name: gpus[name] for name in site.gpus if gpus[name]}, sizes=listed)
 
 
 def _from_first(partition: PartitionInfo, cells: range) -> PartitionInfo:
@@ -156,9 +183,11 @@ def begin_in_slices(begin: Callable[[Any, World], Plan], config: Any, world: Wor
 
 
 def _summary(policy: str, service: ServiceInfo, part: World) -> str:
-    site = part.sites[0]
-    gpus = " and ".join(f"{count} {name}" for name, count in sorted(site.gpus.items()))
-    return f"{service.name} has {gpus} at {site.name} for itself, as {policy} is for one service at one site."
+    there = [
+        " and ".join(f"{count} {name}" for name, count in sorted(site.gpus.items())) + f" at {site.name}"
+        for site in part.sites
+    ]
+    return f"{service.name} has {', '.join(there)} for itself, as {policy} sees one service."
 
 
 class _Lens:

@@ -13,10 +13,11 @@ from datetime import datetime
 
 from django.db.models import Count
 
-from core.algorithms.fleet.server_size import server_size
 from core.algorithms.fleet.sharing import Claims, NodeGpus, Place, ServiceNeed, claims
 from core.controllers.fleet.explain import gpus_of
 from core.controllers.fleet.shared_out import NodeView
+from core.observations.fleet import dynamo_servers
+from core.observations.fleet.dynamo_servers import Servers
 from core.observations.fleet.service_needs import service_need
 from core.types import Loop, Mode
 from pools.models import Gpu, Instance, InstanceGpu, Partition, Pool, Service
@@ -30,7 +31,6 @@ from scheduler.models import ControllerState
 
 KIND = "claims"  # of the ControllerState that says which GPUs a service was last asked to give back
 _FIXED, _FIXED_KEY = "", 0  # who has what nobody gives back: no service's name or key
-_TP_DEGREES = (1, 2, 4, 8)
 
 
 def offered_nodes(context: TurnContext, sharing: Collection[Service] = ()) -> tuple[NodeView, ...]:
@@ -150,7 +150,9 @@ def _need(context: TurnContext, use: _Use) -> ServiceNeed:
         seen = seen.once_begun
     classes = snapshot.classes_now(context, partition, seen, 1)
     sites = sorted(set(service.pools.values_list("site__name", flat=True)))
-    server = _server_mode(context, _whole(context)) if knobs.in_servers else None
+    server = None
+    if knobs.in_servers:
+        server = dynamo_servers.server_mode(_whole(context), lambda mode: _may_run(context, mode))
 
     def sites_of(mode: Mode) -> list[str]:
         return sites if server in (None, mode) else []
@@ -161,32 +163,9 @@ def _need(context: TurnContext, use: _Use) -> ServiceNeed:
 # -- DynamoLLM's servers ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """DynamoLLM's cluster: `mode` is what one server runs at its best, `at` how many there are by site."""
-
-    mode: Mode
-    at: Mapping[str, int]
-
-    @property
-    def size(self) -> int:
-        return self.mode.tp
-
-
 def servers(context: TurnContext, nodes: Sequence[NodeView]) -> Servers | None:
-    """Makes servers of the GPU type of which the service's sites have most; None: no node has GPUs that it may use.
-
-    Type and size are those of whole nodes, so that servers stay what they are while others take and leave GPUs. Only
-    where what others leave has no room for one of them they are cut from that: `nodes`, as `offered_nodes` has them.
-    """
-    for basis in (_whole(context), nodes):
-        if (mode := _server_mode(context, basis)) is not None:
-            at = Counter[str]()
-            for node in nodes:
-                at[node.site] += node.gpus // mode.tp if node.gpu == mode.gpu else 0
-            if at.total():
-                return Servers(mode, at)
-    return None
+    """Makes servers of the service's nodes; `nodes`: what others leave of them, as `offered_nodes` has them."""
+    return dynamo_servers.servers(_whole(context), nodes, lambda mode: _may_run(context, mode))
 
 
 def _whole(context: TurnContext) -> list[NodeView]:
@@ -196,14 +175,5 @@ def _whole(context: TurnContext) -> list[NodeView]:
     return [NodeView(own.site, own.gpu, own.gpus) for own in nodes if own.site in sites]
 
 
-def _server_mode(context: TurnContext, nodes: Collection[NodeView]) -> Mode | None:
-    """Returns what one server of the type of which these nodes have most runs at its best."""
-    most = Counter[str]()
-    for node in nodes:
-        most[node.gpu] += node.gpus
-    if not most:
-        return None
-    kind = max(sorted(most), key=lambda name: most[name])
-    able = [tp for tp in _TP_DEGREES if tp <= context.knobs.tp and has_room(context.service, Mode(kind, tp))]
-    size = server_size([node.gpus for node in nodes if node.gpu == kind], able)
-    return None if size is None else Mode(kind, size)
+def _may_run(context: TurnContext, mode: Mode) -> bool:
+    return mode.tp <= context.knobs.tp and has_room(context.service, mode)

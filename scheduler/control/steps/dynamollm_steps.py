@@ -1,15 +1,14 @@
 """DynamoLLM's scale and shard epochs on the live fleet: rows to their observations, their commands to workers of pools.
 
-The paper has one cluster of servers that are all alike. Here that is the GPU type of which the service's sites offer
-most, in servers of one size (`server_size`); other GPUs stay idle. Scale counts servers for each class
-over all sites, and takes them where they are. A server is named by its place in its pool, since it only matters what
-runs on it. What a pool hands on to the next larger class is published, and gateways carry it out.
+The paper has one cluster of servers that are all alike; `dynamo_servers` says which they are here. Where scale runs,
+other GPUs stay idle. Scale counts servers for each class over all sites, and takes them where they are. A server is
+named by its place in its pool, since it only matters what runs on it. What a pool hands on to the next larger class is
+published, and gateways carry it out.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,16 +16,16 @@ from typing import Any
 
 from django.db.models import F
 
-from core.algorithms.placement.node_layouts import Layout, arrange
+from core.algorithms.placement.node_layouts import Layout
 from core.controllers.fleet import scale_dynamo, shard_dynamo
 from core.controllers.fleet.explain import workers_text
 from core.controllers.fleet.pool_loop import pool_name
-from core.controllers.fleet.shared_out import TP_DEGREES
 from core.engine.engine_model import UnknownConfiguration
 from core.observations import asking, step_configs
 from core.observations.demand.loop_windows import MAX_WINDOW_S
-from core.observations.fleet import dynamo_given
+from core.observations.fleet import dynamo_given, dynamo_servers
 from core.observations.fleet.dynamo_given import ClassAhead, ServerKind
+from core.observations.fleet.dynamo_servers import Servers
 from core.observations.limits import class_limits, planned
 from core.predictors import load_template
 from core.predictors.load_template import LoadHistory, TemplateConfig
@@ -44,7 +43,7 @@ from core.types import (
 from pools.models import Pool
 from scheduler.control import loop_times, service_policy
 from scheduler.control.snapshot import change_kinds, measured_overheads, snapshot
-from scheduler.control.snapshot.offered_nodes import Servers, offered_nodes, servers
+from scheduler.control.snapshot.offered_nodes import offered_nodes, servers
 from scheduler.control.snapshot.recorded_demand import DemandWindow, arrivals, declared_load
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps.policy_steps import LoopTurn, Result, nothing_to_do
@@ -91,7 +90,9 @@ def scale(turn: LoopTurn) -> Result:
     for command in effects.commands:
         if isinstance(command, ScaleTo):
             wanted[command.pool.request_class] = sum(command.workers.values())
-    layouts = spread(cluster, {key: _layouts(present[key], cluster, counts[key]) for key in present}, wanted)
+    layouts = dynamo_servers.spread(
+        cluster, {key: _layouts(present[key], cluster, counts[key]) for key in present}, wanted
+    )
     decisions = _decisions(effects, present, {key: _workers(cluster.mode.gpu, own) for key, own in layouts.items()})
     moves = [ScaleTo(own.pool, own.workers) for own in decisions if own.changed]
     forwards = [command for command in effects.commands if isinstance(command, ForwardLoad)]
@@ -105,43 +106,10 @@ def scale(turn: LoopTurn) -> Result:
     return Result(answer, stored, next_tick_s=effects.next_tick_s)
 
 
-def spread(
-    cluster: Servers, present: Mapping[PoolKey, Sequence[Layout]], wanted: Mapping[str, int]
-) -> dict[PoolKey, list[Layout]]:
-    """The servers of each pool, so that every class has as many as are wanted: those it has stay, if they are.
-
-    A class gives up servers where it has fewest, those first on which nothing or many small instances run; it gets new
-    ones, each with one instance, at the site with the most free.
-    """
-    layouts = {key: sorted(own, key=lambda layout: (not layout, len(layout), layout)) for key, own in present.items()}
-    for name, count in wanted.items():
-        mine = sorted((key for key in layouts if key.request_class == name), key=lambda key: len(layouts[key]))
-        for key in mine:
-            surplus = sum(len(layouts[other]) for other in mine) - count
-            layouts[key] = layouts[key][: len(layouts[key]) - max(0, min(surplus, len(layouts[key])))]
-    free = Counter(cluster.at)
-    for key, own in layouts.items():
-        free[key.site] -= len(own)
-    for name, count in wanted.items():
-        mine = [key for key in layouts if key.request_class == name]
-        for _ in range(count - sum(len(layouts[key]) for key in mine)):
-            roomy = [key for key in mine if free[key.site] > 0]
-            if not roomy:
-                break
-            key = max(roomy, key=lambda key: (free[key.site], key.site))
-            layouts[key].append((cluster.size,))
-            free[key.site] -= 1
-    return layouts
-
-
 def _layouts(workers: Mapping[Mode, int], cluster: Servers, count: int) -> list[Layout]:
     """Returns what runs on each of a pool's servers; instances that have no place in the cluster are left out."""
-    found = arrange({f"{n}": () for n in range(count)}, _by_tp(workers, cluster), cluster.size)
-    return [()] * count if found is None else list(found.values())
-
-
-def _by_tp(workers: Mapping[Mode, int], cluster: Servers) -> dict[int, int]:
-    return {mode.tp: n for mode, n in workers.items() if mode.gpu == cluster.mode.gpu and mode.tp <= cluster.size}
+    found = dynamo_servers.layouts(cluster, workers, {f"{n}": () for n in range(count)})
+    return list(found.values()) or [()] * count
 
 
 def _server_counts(
@@ -160,7 +128,7 @@ def _server_counts(
     given = stored.get("servers", {}) if alike else {}
     found = {}
     for key, workers in present.items():
-        used = math.ceil(sum(tp * n for tp, n in _by_tp(workers, cluster).items()) / cluster.size)
+        used = dynamo_servers.servers_used(cluster, workers)
         own = given.get(_text(key), 0) if context.knobs.scale == "dynamo" else budgets[key].get(cluster.mode.gpu, 0)
         found[key] = max(used, own if context.knobs.scale == "dynamo" else own // cluster.size)
     return found
@@ -262,7 +230,7 @@ def shard(turn: LoopTurn) -> Result:
     overheads = measured_overheads.published()
     obs = shard_dynamo.ShardDynamoObservation(
         context.now.timestamp(),
-        _shard_pools(turn, cluster, named),
+        _shard_pools(turn, cluster, named, {key: dynamo_servers.beside(cluster, own) for key, own in present.items()}),
         measured_overheads.table(context.service, context.now),
         overheads.sync_s,
         overheads.link_bytes_per_s,
@@ -273,7 +241,7 @@ def shard(turn: LoopTurn) -> Result:
     decisions = []
     for own in effects.decisions:
         key, why = own.pool, own.rationale
-        workers = _with_others(present[key], own.workers, cluster)
+        workers = {**dynamo_servers.beside(cluster, present[key]), **own.workers}
         if own.changed:
             changes = [c for c in effects.commands if isinstance(c, ReshardNode) and c.pool == key]
             named[key] |= {change.node: change.target for change in changes}
@@ -286,12 +254,6 @@ def shard(turn: LoopTurn) -> Result:
     quiet = before is not None and before.epoch == state.epoch and not commands
     answer = Effects(tuple(commands), next_s, effects.rationale, tuple(decisions))
     return Result(answer, stored, no_op=quiet, next_tick_s=next_s)
-
-
-def _with_others(present: Mapping[Mode, int], mine: Mapping[Mode, int], cluster: Servers) -> dict[Mode, int]:
-    """Workers of other GPUs stay beside the cluster's."""
-    others = {m: n for m, n in present.items() if m.gpu != cluster.mode.gpu or m.tp > cluster.size}
-    return {**others, **mine}
 
 
 def _named(
@@ -315,35 +277,31 @@ def _named(
     new = (name for number in itertools.count() if (name := f"server-{number}") not in taken)
     for key, own in known.items():
         own |= {next(new): () for _ in range(counts[key] - len(own))}
-    return {key: arrange(own, _by_tp(present[key], cluster), cluster.size) or {} for key, own in known.items()}
+    return {key: dynamo_servers.layouts(cluster, present[key], own) for key, own in known.items()}
 
 
 def _shard_pools(
-    turn: LoopTurn, cluster: Servers, named: Mapping[PoolKey, Mapping[str, Layout]]
+    turn: LoopTurn,
+    cluster: Servers,
+    named: Mapping[PoolKey, Mapping[str, Layout]],
+    beside: Mapping[PoolKey, Mapping[Mode, int]],
 ) -> tuple[shard_dynamo.ShardPool, ...]:
     context, kind, classes = turn.context, _kind(turn.context, cluster), _classes(turn)
     names = [own.request_class.name for own in classes]
     shares = service_policy.hands_on(context.service, context.knobs, context.state_kind(Loop.SCALE))
     loads = dynamo_given.pool_loads(_ahead(turn, classes, 1), [shares.get(name, 0.0) for name in names])
-    load_of = dict(zip(names, loads, strict=True))
-    totals = Counter[str]()
-    for key, layouts in named.items():
-        totals[key.request_class] += len(layouts)
+    of_class, counts = dict(zip(names, loads, strict=True)), {key: len(layouts) for key, layouts in named.items()}
     wave = context.tuning.dynamo.wave
     serving = {key: sum(1 for layout in layouts.values() if layout) for key, layouts in named.items()}
     kinds = change_kinds.kinds(context, {key: {cluster.mode: min(wave, count)} for key, count in serving.items()})
-    degrees = [tp for tp in TP_DEGREES if tp <= cluster.size]
+    modes = [Mode(cluster.mode.gpu, tp) for tp in cluster.degrees]
     overheads, cached = measured_overheads.published(), context.tuning.starts.weights_cached
     start_s = dynamo_given.published_start_s(overheads, kind.model, warm=True, weights_cached=cached)
     found = []
-    for key, layouts in named.items():
-        load = load_of.get(key.request_class)
-        if not layouts or load is None:
-            continue
-        own = dynamo_given.profiles(kind.model, kind.engine, cluster.mode.gpu, degrees, load.lengths)
-        here = replace(load, rps=load.rps * len(layouts) / totals[key.request_class])
+    for key, load in dynamo_given.loads_of_servers(kind, of_class, counts, beside).items():
+        own = dynamo_given.profiles(kind.model, kind.engine, modes, load.lengths)
         try:
-            found.append(dynamo_given.shard_pool(key, kind, layouts, here, own, start_s, kinds[key]))
+            found.append(dynamo_given.shard_pool(key, kind, named[key], load, own, start_s, kinds[key]))
         except UnknownConfiguration:
             return ()
     return tuple(found)

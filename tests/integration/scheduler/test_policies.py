@@ -29,9 +29,8 @@ from scheduler import selectors, tasks
 from scheduler.control import epochs, service_policy, turn_context
 from scheduler.control.recordings import replay
 from scheduler.control.snapshot import change_kinds, measured_overheads, snapshot
-from scheduler.control.snapshot.offered_nodes import Servers
 from scheduler.control.snapshot.recorded_demand import Declared, arrivals
-from scheduler.control.steps import autoscale_step, dynamollm_steps, recent_load, threshold_steps
+from scheduler.control.steps import autoscale_step, recent_load, threshold_steps
 from scheduler.control.steps.policy_steps import LoopTurn
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, Decision, Epoch
@@ -644,24 +643,6 @@ def test_engine_grows_by_a_shadow_when_load_outgrows_it(service, redis_client, n
 
 
 # -- DynamoLLM's epochs ----------------------------------------------------------------------------
-
-
-def test_servers_stay_where_they_are_when_a_class_gets_more():
-    cluster = Servers(Mode("A100-80GB", 4), {"a": 2, "b": 3})
-    present = {PoolKey("a", "S"): [(4,)], PoolKey("b", "S"): [], PoolKey("a", "L"): [], PoolKey("b", "L"): [(2, 2)]}
-    found = dynamollm_steps.spread(cluster, present, {"S": 2, "L": 2})
-    assert (2, 2) in found[PoolKey("b", "L")]
-    assert (4,) in found[PoolKey("a", "S")]
-    assert {name: sum(len(own) for key, own in found.items() if key.request_class == name) for name in "SL"} == {
-        "S": 2,
-        "L": 2,
-    }
-    assert {site: sum(len(own) for key, own in found.items() if key.site == site) for site in "ab"} == {"a": 1, "b": 3}
-    idle = {PoolKey("a", "S"): [(4,), ()]}
-    assert dynamollm_steps.spread(cluster, idle, {"S": 1}) == {PoolKey("a", "S"): [(4,)]}
-    assert dynamollm_steps.spread(cluster, idle, {"S": 0}) == {PoolKey("a", "S"): []}
-    full = dynamollm_steps.spread(cluster, present, {"S": 9})
-    assert sum(len(own) for own in full.values()) == 5
 
 
 def test_forecasts_are_remembered_when_dynamo_scales(service, redis_client, now):

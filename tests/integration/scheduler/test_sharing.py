@@ -13,13 +13,14 @@ import redis
 from django.db.models import QuerySet
 
 from core.controllers.fleet.explain import gpus_of
+from core.observations.fleet.dynamo_servers import Servers
 from core.policy.presets import PRESETS
 from core.types import Loop, Mode, PoolKey, ScaleTo
 from pools.models import Gpu, Instance, InstanceGpu, Partition, Pool, Service
 from scheduler import agents, tasks
 from scheduler.control import epochs, service_policy, turn_context
 from scheduler.control.apply import apply
-from scheduler.control.snapshot.offered_nodes import Servers, offered_nodes, servers, to_give_back
+from scheduler.control.snapshot.offered_nodes import offered_nodes, servers, to_give_back
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, ControlMode, ServiceMode
 from telemetry.models import CarbonFeed

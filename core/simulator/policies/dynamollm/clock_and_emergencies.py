@@ -23,7 +23,7 @@ from core.simulator.policies.dynamollm.pool_profiles import PoolProfiles
 from core.simulator.policies.dynamollm.router import DynamoRouter
 from core.simulator.policies.loops import Decisions
 from core.simulator.policies.view_observations import clock_seen
-from core.types import Limits, Loop, Reason, ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
+from core.types import Limits, Loop, Mode, Reason, ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
 
 _CHUNK_TOKENS = 2048  # what a prompt token takes is estimated with a full iteration
 # What was done by the ladder, the most drastic first.
@@ -69,9 +69,9 @@ class FastLoops:
             limits = shared(self._demand.pool_limits(pool), self._clock_shares.ttft, self._clock_shares.tpot)
             for slot in self._nodes.serving(pool, view):
                 spec = view.instances[slot]
-                if spec.tp in own:
-                    name = f"{pool}/TP{spec.tp}"
-                    profiles[name] = own[spec.tp]
+                if (mode := Mode(spec.gpu, spec.tp)) in own:
+                    name = f"{pool}/{mode.name}"
+                    profiles[name] = own[mode]
                     loads.append(self._load(slot, name, limits, placed.get(slot, 0), whole, view))
         now = {item.instance: float(view.mhz[slot]) for slot, item in loads}
         obs = clock_profile.ProfileClockObservation(view.now_s, tuple(item for _, item in loads), profiles)

@@ -23,7 +23,7 @@ ROUTINGS = {"least_energy": "energy", "least_loaded": "least_loaded"}  # the rou
 
 @dataclass(frozen=True, slots=True)
 class DynamollmConfig:
-    """`loops`: those that run; a knob without its loop stays at its best: all nodes shared out, TP 8, top clock.
+    """`loops`: those that run; a knob without its loop stays at its best: all GPUs shared out, `tp`, top clock.
 
     `knobs`: what the policy plans for (`slo_factor`, the scenario's limits being taken as 5 x a request by itself; its
     shares of limits), the lowest clock, how requests are routed and ordered (the ladder reorders only those that are
@@ -45,7 +45,9 @@ READS = Reads(
     {
         **any_of("scale_period_s", "shard_period_s", "clock_period_s", "slo_factor", "alpha", "hand_down", "proactive"),
         **any_of("plan_ttft_share", "plan_tpot_share", "clock_ttft_share", "clock_tpot_share"),
-        **any_of("partition", "class_limits", "emergencies", "emergencies_up_to", "clock_floor", "clock_floor_mhz"),
+        **any_of(
+            "partition", "tp", "class_limits", "emergencies", "emergencies_up_to", "clock_floor", "clock_floor_mhz"
+        ),
         "scale": ("dynamo", "static"),
         "shard": ("dynamo", "off"),
         "clock": ("profile", "fixed"),

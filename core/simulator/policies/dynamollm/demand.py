@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from core.algorithms.fleet.hand_down import ClassLoad
@@ -22,7 +23,7 @@ from core.simulator.kernel.commands import STRETCH_S, FleetView
 from core.simulator.policies.dynamollm.config import DynamollmConfig
 from core.simulator.policies.view_observations import cells_of, class_view, declared_load, first_view
 from core.simulator.policies.world import World
-from core.types import Limits, PoolKey
+from core.types import Limits, Mode
 
 # Time 0 is taken as a Monday's midnight, where the generated weeks begin too; Unix time began on a Thursday.
 TEMPLATE = TemplateConfig(utc_offset_s=4.0 * DAY_S)
@@ -31,19 +32,16 @@ TEMPLATE = TemplateConfig(utc_offset_s=4.0 * DAY_S)
 class ClassDemands:
     """Classes in the scenario's order, smallest first, a pool each. Loads are in prompt tokens a second.
 
-    The paper's cluster is of one kind: the world has one service, one site and one type of GPU (`service_slices`).
+    The world has one service (`service_slices`).
     """
 
     def __init__(self, config: DynamollmConfig, world: World) -> None:
-        gpus = {spec.gpu for spec in world.templates}
-        self.config, self.world = config, world
-        self.service, self.site, self.gpu = world.services[0], world.sites[0], gpus.pop()
+        self.config, self.world, self.service = config, world, world.services[0]
         self.partition = self.service.partition(config.knobs.partition)
         self.classes = self.partition.classes
         self.names = tuple(info.name for info in self.classes)
         self.class_of_cell = [self.partition.cell_class[cell] for cell in range(world.cells)]
         self.cells = [cells_of(self.partition, n) for n in range(len(self.classes))]
-        self.keys = tuple(PoolKey(self.site.name, name) for name in self.names)
         self.limits = tuple(class_limits(info.limits, info.thresholds, config.knobs) for info in self.classes)
         self._bounds = tuple(
             RequestClass(own.name, n, own.input_min, own.input_max, own.output_min, own.output_max, limits)
@@ -51,8 +49,6 @@ class ClassDemands:
         )
         self._limits_of = {own.name: own.limits for own in self._bounds}
         self.modes = world.modes(self.service)
-        self.best = max(self.modes, key=lambda mode: mode.tp)
-        self.servers = ServerKind(self.service.model, self.service.engine, self.best)
         self.full_tokens = full_tokens(0) if config.profile.full_iteration else None  # of an iteration that counts
         self._shares = config.knobs.plan_ttft_share, config.knobs.plan_tpot_share
         self.shares = [0.0] * len(self.classes)  # what each pool hands on to the next larger one
@@ -98,10 +94,10 @@ class ClassDemands:
             found.append(dynamo_given.class_ahead(own, self.planned(limits), coming.rates, basis, declared))
         return found
 
-    def class_loads(self, now_s: float, steps: int) -> tuple[ClassLoad, ...]:
+    def class_loads(self, now_s: float, steps: int, servers: ServerKind) -> tuple[ClassLoad, ...]:
         """Returns the classes as scale sizes them."""
         return tuple(
-            dynamo_given.class_load(own, dynamo_given.server_rps(self.servers, seen))
+            dynamo_given.class_load(own, dynamo_given.server_rps(servers, seen))
             for own, seen in zip(self.ahead(now_s, steps), self._seen, strict=True)
         )
 
@@ -125,17 +121,16 @@ class ClassDemands:
         of_classes = list(zip(self.names, self.limits, strict=True))
         return present_limits(of_classes, dict(zip(self.names, self.shares, strict=True)))[self.names[pool]]
 
-    def clock_profiles(self, load: PoolLoad) -> dict[int, LoadProfile]:
+    def clock_profiles(self, load: PoolLoad, modes: Sequence[Mode]) -> dict[Mode, LoadProfile]:
         """Returns the same at the clocks that the clock loop chooses from, with the TTFT that it goes by."""
         knobs, tuned, service = self.config.knobs, self.config.profile, self.service
         mhz = ProfileClocks(tuned.step_mhz, knobs.clock_floor, knobs.clock_floor_mhz)
         found = {
-            mode.tp: full_load_profile(service.model, service.engine, mode, load.lengths.rounded, self.full_tokens, mhz)
-            for mode in self.modes
+            mode: full_load_profile(service.model, service.engine, mode, load.lengths.rounded, self.full_tokens, mhz)
+            for mode in modes
         }
-        return {tp: profile for tp, profile in found.items() if profile is not None}
+        return {mode: profile for mode, profile in found.items() if profile is not None}
 
-    def profiles(self, load: PoolLoad) -> dict[int, LoadProfile]:
-        """Returns the profile of one instance of each TP degree that can hold what comes to a pool."""
-        degrees = [mode.tp for mode in self.modes]
-        return dynamo_given.profiles(self.service.model, self.service.engine, self.gpu, degrees, load.lengths)
+    def profiles(self, load: PoolLoad, modes: Sequence[Mode]) -> dict[Mode, LoadProfile]:
+        """Returns the profile of one instance of each mode that can hold what comes to a pool."""
+        return dynamo_given.profiles(self.service.model, self.service.engine, modes, load.lengths)

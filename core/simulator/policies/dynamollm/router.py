@@ -17,7 +17,7 @@ from core.simulator.kernel.commands import FleetView, Placement, RequestView
 from core.simulator.policies.dynamollm.demand import ClassDemands
 from core.simulator.policies.dynamollm.pool_nodes import Nodes
 from core.simulator.policies.energy_router import candidate
-from core.types import Limits
+from core.types import Limits, Mode
 
 _BURST_S = 1.0  # of its largest load that an instance may be ahead by
 
@@ -31,7 +31,7 @@ class _Place:
 
 
 class DynamoRouter:
-    """Router of the policy. `most`: the largest load of an instance by (pool, TP), in prompt tokens a second.
+    """Router of the policy. `most`: the largest load of an instance by (pool, mode), in prompt tokens a second.
 
     `pressed`: slots that are to get nothing while there are others (the ladder's re-steering). `placed`: requests by
     slot, for the clock loop, which takes them away.
@@ -41,11 +41,12 @@ class DynamoRouter:
 
     def __init__(self, demand: ClassDemands, nodes: Nodes, routing: str) -> None:
         self._demand, self._nodes, self._routing = demand, nodes, routing
-        self.most: Mapping[tuple[int, int], float] = {}
+        self.most: Mapping[tuple[int, Mode], float] = {}
         self.pressed: set[int] = set()
         self.placed: dict[int, int] = {}
         self.mean_prompt = [0.0] * len(demand.classes)  # of each pool, tokens
         self._hand_on = HandOn()
+        self._pue = {site.name: site.pue for site in demand.world.sites}
         self._kv_tokens: dict[int, int] = {}
         self._places: dict[int, _Place] = {}
         self._limits = tuple(demand.planned(own) for own in demand.limits)
@@ -88,7 +89,8 @@ class DynamoRouter:
             for slot in self._members[pool]:
                 if self._fits(slot, request, view):
                     kv_tokens, mean_tokens = self._kv(slot, view), self.mean_prompt[pool]
-                    here = candidate(slot, pool, view, mean_tokens, kv_tokens, rank=0, pue=1.0)
+                    pue = self._pue[view.instances[slot].site]
+                    here = candidate(slot, pool, view, mean_tokens, kv_tokens, rank=0, pue=pue)
                     everyone[slot] = pool, here
                     if slot not in self.pressed and self._has_room(slot, pool, view):
                         able.append(here)
@@ -112,8 +114,12 @@ class DynamoRouter:
         return found
 
     def _has_room(self, slot: int, pool: int, view: FleetView) -> bool:
-        most = self.most.get((pool, view.instances[slot].tp), 0.0)
+        most = self._most(slot, pool, view)
         return self._now(slot, most, view.now_s).ahead <= _BURST_S * most
+
+    def _most(self, slot: int, pool: int, view: FleetView) -> float:
+        spec = view.instances[slot]
+        return self.most.get((pool, Mode(spec.gpu, spec.tp)), 0.0)
 
     def _now(self, slot: int, most: float, now_s: float) -> _Place:
         place = self._places.setdefault(slot, _Place())
@@ -122,8 +128,7 @@ class DynamoRouter:
         return place
 
     def _take(self, slot: int, pool: int, request: RequestView, view: FleetView) -> int:
-        most = self.most.get((pool, view.instances[slot].tp), 0.0)
-        self._now(slot, most, view.now_s).ahead += request.prompt_tokens
+        self._now(slot, self._most(slot, pool, view), view.now_s).ahead += request.prompt_tokens
         return slot
 
 

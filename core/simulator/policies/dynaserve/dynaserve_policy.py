@@ -99,17 +99,17 @@ def of(policy: Policy) -> DynaserveConfig:
 def begin(config: DynaserveConfig, world: World) -> Plan:
     """Plans all GPUs as instances, in two groups; colocation by turns has one.
 
-    Pairs of instances share a link and a model: the world has one service and one site (`service_slices`).
+    A pair may stand at two sites, as at a gateway: all links are alike. The world has one service (`service_slices`).
 
     Raises:
         SimulationError: There are too few instances.
     """
-    service, site = world.services[0], world.sites[0]
+    service = world.services[0]
     itl_s = itl_limit_s(config.itl_limit_s, config.itl_margin, (c.limits for c in service.partitions[0].classes))
     specs = [replace(spec, scheduling=Scheduling(itl_limit_s=itl_s)) for spec in instances(config, world)]
     whole_by_turns = config.cut.policy is SplitPolicy.COLOCATED and config.routing == "round_robin"
     if len(specs) < (1 if whole_by_turns else 2):
-        raise SimulationError(f"{config.name}: {site.name} has GPUs for {len(specs)} instances: give at least two")
+        raise SimulationError(f"{config.name}: {service.name} has GPUs for {len(specs)} instances: give at least two")
     cells = (FIRST,) * world.cells
     if whole_by_turns:
         members = tuple(Member(spec, FIRST) for spec in specs)

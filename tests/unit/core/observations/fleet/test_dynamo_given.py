@@ -13,6 +13,7 @@ from core.observations.fleet.dynamo_given import (
     ServerKind,
     class_ahead,
     class_load,
+    loads_of_servers,
     pool_loads,
     profiles,
     server_rps,
@@ -24,7 +25,7 @@ from core.observations.fleet.dynamo_given import (
 from core.observations.mode_profile import Lengths, mode_profile
 from core.types import ChangeKind, ClassDemand, Limits, Mode, ModeProfile, PoolKey, Source
 
-H100 = "H100-SXM-80GB"
+A100, H100 = "A100-80GB", "H100-SXM-80GB"
 
 
 SMALL = ClassAhead("S", (300.0,), "recent", Lengths(100.0, 50.0), Limits(0.1, 0.09))
@@ -109,8 +110,24 @@ def test_pool_of_which_nothing_is_foreseen_has_its_own_lengths() -> None:
 @pytest.mark.parametrize(("change", "drains"), [(ChangeKind.IN_PLACE, False), (ChangeKind.RESTART, True)])
 def test_old_instances_drain_where_nothing_changes_in_place(change: ChangeKind, drains: bool) -> None:
     load = pool_loads([LARGE], [0.0])[0]
-    own = profiles("Llama2-70B", "vllm-v1", H100, (4, 8), load.lengths)
+    own = profiles("Llama2-70B", "vllm-v1", (Mode(H100, 4), Mode(H100, 8)), load.lengths)
     found = shard_pool(PoolKey("east", "L"), SERVERS, {"n": (8,)}, load, own, 33.0, change)
     assert set(found.profiles) == {4, 8}
     assert (found.demand_rps, found.limits, found.gpus_per_node) == ((1.0,), LARGE.limits, 8)
     assert (found.drain_s > 0.0) is drains
+
+
+def test_servers_share_the_load_of_their_class_with_what_stands_beside_them() -> None:
+    loads, east, west = dict(zip("SL", pool_loads([SMALL, LARGE], [0.0, 0.0]), strict=True)), "east", "west"
+    pools = {PoolKey(east, "S"): 1, PoolKey(east, "L"): 2, PoolKey(west, "L"): 1, PoolKey(west, "S"): 0}
+    alone = loads_of_servers(SERVERS, loads, pools, {})
+    assert {key: load.rps for key, load in alone.items()} == {
+        PoolKey(east, "S"): 3.0,
+        PoolKey(east, "L"): pytest.approx(2.0 / 3.0),
+        PoolKey(west, "L"): pytest.approx(1.0 / 3.0),
+    }
+    alike = loads_of_servers(SERVERS, loads, pools, {PoolKey(west, "L"): {SERVERS.best: 1}})
+    assert alike[PoolKey(east, "L")].rps == pytest.approx(0.5)
+    slower = loads_of_servers(SERVERS, loads, pools, {PoolKey(west, "L"): {Mode(A100, 8): 1}})
+    assert 0.5 < slower[PoolKey(east, "L")].rps < 2.0 / 3.0
+    assert slower[PoolKey(east, "S")] == alone[PoolKey(east, "S")]

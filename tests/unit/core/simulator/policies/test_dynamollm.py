@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ import pytest
 
 from core.engine.engine_model import gpu
 from core.engine.overheads import clock_switch_s
+from core.observations.fleet.dynamo_servers import Servers
 from core.policy import presets
 from core.predictors.load_template import WEEK_S, LoadHistory, observe
 from core.simulator.fields import ScenarioError
@@ -23,8 +25,8 @@ from core.simulator.policies.dynamollm import config as dynamollm_config
 from core.simulator.policies.dynamollm.demand import TEMPLATE
 from core.simulator.policies.dynamollm.loops import Dynamollm
 from core.simulator.policies.view_observations import first_view
-from core.types import Limits, ReorderQueue, ReshardNode, ResteerRequests, SetSmClock, SquashRequests
-from tests.unit.core.simulator.policies.worlds import H100, MODEL, templates
+from core.types import Limits, Mode, PoolKey, ReorderQueue, ReshardNode, ResteerRequests, SetSmClock, SquashRequests
+from tests.unit.core.simulator.policies.worlds import A100, H100, MODEL, templates
 
 TOP = gpu(H100).f_max
 LIMITS = {"short": Limits(0.25, 0.1), "long": Limits(2.0, 0.1)}
@@ -72,8 +74,11 @@ def run(config, found, came, history=None):
 
         def step(self, view):
             on = (view.state != OFF) & ((view.pool >= 0) | (view.state != SERVING))  # not what was just retired
-            used = sum(view.instances[slot].tp for slot in np.flatnonzero(on))
-            assert used <= sum(found.sites[0].gpus.values())
+            used = Counter()
+            for slot in np.flatnonzero(on):
+                spec = view.instances[slot]
+                used[spec.site, spec.gpu] += spec.tp
+            assert all(gpus <= found.site(site).gpus[name] for (site, name), gpus in used.items())
             answer = self.control.step(view)
             log.extend((view.now_s, command) for command in answer.commands)
             return answer
@@ -167,6 +172,35 @@ def test_clock_loop_has_shares_and_a_floor_of_its_own():
     assert lowest < min(clocks(clock_floor_mhz=1700.0)) == 1700.0
     assert set(clocks(tuning={"profile": {"step_mhz": 170.0}})) <= {*np.arange(800.0, TOP, 170.0), TOP}
     assert min(clocks(clock_tpot_share=0.15), default=TOP) > lowest
+
+
+def three_sites(rps):
+    """FREESH's testbed: servers are of four A100, since these are most, and not all on whole nodes of eight."""
+    sites = (
+        SiteInfo("one", {A100: 4, H100: 4}, 1.2, 4),
+        SiteInfo("two", {A100: 12, H100: 2}, 1.1, sizes={A100: (8, 4), H100: (2,)}),
+        SiteInfo("three", {A100: 8}, 1.3),
+    )
+    most = {("one", A100): 4, ("one", H100): 4, ("two", A100): 8, ("two", H100): 2, ("three", A100): 8}
+    kinds = [
+        spec for (site, name), tp in most.items() for spec in templates([site], (2, 4, 8)[: tp.bit_length() - 1], name)
+    ]
+    return replace(world(rps=rps), sites=sites, templates=tuple(kinds))
+
+
+@pytest.mark.parametrize(
+    ("name", "types"),
+    [("dynamollm", {A100}), ("scale_inst", {A100}), ("scale_shard", {A100, H100}), ("scale_freq", {A100, H100})],
+)
+def test_three_sites_with_two_types_of_gpu_serve_everything(name, types):
+    """Servers of several sites take part, and without the scale loop what stands beside them."""
+    came = requests([14.0, 4.0], seconds=15.0)
+    outcome, log, policy = run(settings(name, **QUICK), three_sites((12.0, 12.0)), came)
+    served = [spec for spec, spent_j in zip(outcome.instances, outcome.spent_j["decode"], strict=True) if spent_j > 0.0]
+    assert {spec.gpu for spec in served} == types
+    assert len({spec.site for spec in served}) > 1
+    assert policy.cluster is None or policy.cluster.at == {"one": 1, "two": 3, "three": 2}
+    assert name == "scale_inst" or log
 
 
 def test_server_starts_ahead_when_the_template_knows_a_peak():
@@ -263,12 +297,10 @@ def test_retry_is_a_new_request_to_the_ladder_when_one_was_squashed(spike):
 
 
 def test_old_instances_serve_on_when_gpus_have_room_for_both():
-    policy = Dynamollm(settings(), world(2))
-    policy.begin()
+    policy = Dynamollm(settings("scale_shard"), world(2))
     view = _view_of_first(policy)
     policy.nodes.sync(view)
-    key = policy.demand.keys[0]
-    change = ReshardNode(key, "server-0", H100, (8,), (4, 4), 0.05, 0.95, 0.6, True, 0.0)
+    change = ReshardNode(PoolKey("east", "short"), "server-0", H100, (8,), (4, 4), 0.05, 0.95, 0.6, True, 0.0)
     (command,) = policy.nodes.reshard(change, view)
     assert (command.transfer_s, command.sync_s, command.kv_share) == (1.0, 0.0, 0.6)
     assert policy.nodes.reshard(change, view) == []  # already under way
@@ -278,15 +310,11 @@ def test_old_instances_serve_on_when_gpus_have_room_for_both():
 
 
 def _view_of_first(policy):
-    specs = tuple(replace(policy.nodes._spec(8), name=f"tp8-{n}") for n in range(2))
-    for node in policy.nodes.all:
-        node.pool, node.slots, node.coming = None, [], []
-    policy.nodes._node_of.clear()
-    policy.nodes.first([1, 1])
+    plan = policy.begin()
     ints = np.zeros(2, np.int64)
     return replace(
         first_view(policy.world),
-        instances=specs,
+        instances=tuple(member.spec for member in plan.members),
         state=np.full(2, SERVING),
         pool=ints,
         mhz=np.full(2, TOP),
@@ -336,7 +364,14 @@ def test_baselines_are_settings_of_the_same_knobs():
     assert read_policy({"name": "dynamollm", "loops": ["clock", "scale"]}).loops == ("scale", "clock")
 
 
-def test_scenario_is_refused_when_nodes_cannot_be_given_whole():
-    found = world()
-    with pytest.raises(SimulationError, match="gives whole nodes to pools"):
-        Dynamollm(settings(), replace(found, templates=found.templates[:2]))
+def test_scenario_is_refused_when_no_node_has_room_for_a_server():
+    with pytest.raises(SimulationError, match="no node has GPUs for one"):
+        Dynamollm(settings(), replace(world(), sites=(SiteInfo("east", {H100: 12}, gpus_per_node=1),)))
+    assert Dynamollm(settings("scale_freq"), world()).cluster is None
+
+
+def test_servers_are_smaller_when_no_instance_takes_a_whole_node():
+    found = world(2)
+    policy = Dynamollm(settings(), replace(found, templates=found.templates[:2]))
+    assert policy.cluster == Servers(Mode(H100, 4), {"east": 4})
+    assert Dynamollm(settings(tp=2), found).cluster == Servers(Mode(H100, 2), {"east": 8})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,12 +23,12 @@ from core.simulator.kernel.simulated import Handover, InstanceSpec, SimulationEr
 from core.simulator.policies import Member, Plan, PoolPlan, SiteInfo, World, build
 from core.simulator.policies.policy_registry import check, read_policy
 from core.simulator.policies.service_slices import Lot, begin_in_slices, slices
-from tests.unit.core.simulator.policies.worlds import H100, service, templates, world
+from tests.unit.core.simulator.policies.worlds import A100, H100, service, templates, world
 
 
-def two(gpus: int = 16, per_node: int = 8, **sites: int) -> World:
+def two(gpus: int = 16, per_node: int = 8, infos: Sequence[SiteInfo] = ()) -> World:
     """Two services of two cells each."""
-    infos = [SiteInfo(name, {H100: n}, gpus_per_node=per_node) for name, n in (sites or {"east": gpus}).items()]
+    infos = infos or [SiteInfo("east", {H100: gpus}, gpus_per_node=per_node)]
     found = world(infos, tps=(4, 8), classes=("short", "long", "short", "long"))
     chat = service("short", "long", name="chat")
     partition = chat.partitions[0]
@@ -90,10 +91,12 @@ def view_of(instances: tuple[InstanceSpec, ...]) -> FleetView:
     )
 
 
-def test_world_stays_as_it_is_when_it_is_of_one_service_and_lot():
-    found = world({"east": 16})
-    assert slices(found, Lot.SERVERS) == (found,)
-    assert slices(found, Lot.SITE) == (found,)
+def test_service_that_is_alone_has_the_whole_fleet():
+    one = world({"east": 8, "west": 24}, tps=(8,), rps=80.0)
+    assert slices(one, Lot.SERVERS) == slices(one, Lot.SITE) == (one,)
+    for name in ("dynamollm", "dynaserve"):
+        plan = build(read_policy({"name": name, "tp": 8}), one)
+        assert {member.spec.site for member in plan.members} == {"east", "west"}
 
 
 def test_services_have_nodes_and_cells_of_their_own():
@@ -104,11 +107,19 @@ def test_services_have_nodes_and_cells_of_their_own():
     assert all({spec.owner for spec in part.templates} == {part.services[0].name} for part in parts)
 
 
-def test_service_gets_the_larger_site_when_it_is_alone():
-    one = world({"east": 8, "west": 24}, tps=(8,))
-    assert [site.name for part in slices(one, Lot.SITE) for site in part.sites] == ["west"]
-    plan = build(read_policy({"name": "dynamollm"}), one)
-    assert {member.spec.site for member in plan.members} == {"west"}
+def test_slice_of_servers_has_a_type_of_gpu_at_all_sites():
+    sites = [SiteInfo(name, {H100: 8, A100: 16}, sizes={A100: (8, 4, 4)}) for name in ("east", "west")]
+    found = two(infos=sites)
+    found = replace(found, templates=(*found.templates, *templates(["east", "west"], (4, 8), A100)))
+    parts = slices(found, Lot.SERVERS)
+    gpus = [{site.name: dict(site.gpus) for site in part.sites} for part in parts]
+    assert sorted(gpus, key=str) == [
+        {name: {gpu: n} for name in ("east", "west")} for gpu, n in ((A100, 16), (H100, 8))
+    ]
+    assert all({spec.gpu for spec in part.templates} == set(part.sites[0].gpus) for part in parts)
+    plan = build(read_policy({"name": "dynamollm"}), found)
+    kinds = {(spec.owner, spec.gpu, spec.tp) for spec in (member.spec for member in plan.members)}
+    assert {(gpu, tp) for _, gpu, tp in kinds} == {(A100, 4), (H100, 8)}
 
 
 def test_service_is_named_when_there_is_no_server_for_it():

@@ -7,7 +7,7 @@ from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World
 from core.types import Limits
 
-H100 = "H100-SXM-80GB"
+A100, H100 = "A100-80GB", "H100-SXM-80GB"
 MODEL = "Llama2-70B"
 LIMITS = Limits(ttft_s=1.0, tpot_s=0.1)
 
