@@ -9,7 +9,10 @@ from core.simulator.lab.decomposition import energy_by_kind
 from core.simulator.lab.experiment import CONVERSATION, Experiment, Run, plain
 from core.simulator.lab.papers.dynamollm import DYNAMOLLM, DYNAMOLLM_LOADS
 from core.simulator.lab.papers.dynaserve import DYNASERVE
-from core.simulator.lab.papers.freesh import FREESH, FREESH_DAY, FREESH_MIAD
+from core.simulator.lab.papers.freesh import FREESH, FREESH_DAY
+from core.simulator.lab.papers.freesh_episodes import FREESH_EPISODES
+from core.simulator.lab.papers.freesh_load import FREESH_LOAD
+from core.simulator.lab.papers.freesh_miad import FREESH_MIAD
 from core.simulator.lab.papers.freesh_orders import FREESH_ORDERS
 from core.simulator.lab.papers.freesh_sensitivity import FREESH_SENSITIVITY
 from core.simulator.lab.papers.muserve import MUSERVE, MUSERVE_ORDER
@@ -51,7 +54,7 @@ COMMON_SITES = Experiment(
 
 _ALL = (
     *(DYNAMOLLM, DYNAMOLLM_LOADS),
-    *(FREESH, FREESH_SENSITIVITY, FREESH_DAY, FREESH_ORDERS, FREESH_MIAD),
+    *(FREESH, FREESH_EPISODES, FREESH_LOAD, FREESH_SENSITIVITY, FREESH_DAY, FREESH_ORDERS, FREESH_MIAD),
     *(THROTTLLEM, THROTTLLEM_ENGINES, THROTTLLEM_LOADS, MUSERVE, MUSERVE_ORDER, DYNASERVE),
     *(COMMON, ABLATION, COMMON_SITES),
 )

@@ -112,10 +112,10 @@ def _projected(name: str, scale: float, trees: bool = False, most_prompt: int = 
 
 
 _PROMPTS = why(
-    "nothing comes late to a simulated engine, and its batch and cache are known to the token: what is projected "
-    "wrongly is how prompts that come at once share iterations with tokens. With prompts of up to 200 tokens, in the "
-    "place of 1,500, the errors are {batch}, {kv} and {drift}. With speeds learned as the paper's are, to which a "
-    "prompt is one more row of the batch, the drift is {learned}.",
+    "the first of the requests that come at once begins an iteration by itself, and the others end one later than "
+    "projected; and their prompts share iterations with tokens otherwise than projected. With prompts of up to 200 "
+    "tokens, in the place of 1,500, the errors are {batch}, {kv} and {drift}. With speeds learned as the paper's are, "
+    "to which a prompt is one more row of the batch, the drift is {learned}.",
     batch=Claim(_projected("batch", 100.0, most_prompt=200), 0.53, "%"),
     kv=Claim(_projected("kv", 100.0, most_prompt=200), 1.14, "%"),
     drift=Claim(_projected("drift_s", 1e3, most_prompt=200), 0.0586, "ms"),

@@ -17,6 +17,7 @@ from core.simulator.lab.lab_document import document, section
 from core.simulator.lab.measures import CALCULATED, Calculated, change, figure, saving, times
 from core.simulator.lab.papers import dynamollm, throttllem
 from core.simulator.lab.papers.dynamollm_week import Estimate
+from core.simulator.lab.papers.throttllem_projection import ProjectionErrors
 from core.simulator.lab.why import Claim, why
 from core.simulator.policies import POLICIES
 
@@ -115,12 +116,13 @@ def test_every_experiment_names_runs_that_there_are(monkeypatch):
     # Rows that need no run have tests of their own, and take seconds.
     monkeypatch.setattr(dynamollm, "estimate", lambda *_: Estimate(2.0, 1.0, 2.0, 1.0, 4, 2.0, 0))
     monkeypatch.setattr(throttllem, "_speed_model", lambda *_: IpsScores(0.9, 1.0, 0.1, 9, 1))
+    monkeypatch.setattr(throttllem, "projection_errors", lambda *_: ProjectionErrors(0.1, 0.1, 0.1))
     for experiment in EXPERIMENTS.values():
         labels = [run.label for run in experiment.runs]
         assert len(set(labels)) == len(labels)
         assert {run.policy.partition("{")[0].strip() for run in experiment.runs} <= set(POLICIES)
         more = {
-            "itl_s": {"p50": 0.1, "p99": 0.2},
+            **{key: {"p50": 0.1, "p99": 0.2, "mean": 0.1} for key in ("ttft_s", "tpot_s", "itl_s", "e2e_s")},
             "itl_in_time": 0.9,
             "goodput_tokens_s": 9.0,
             "goodput_rps": 9.0,

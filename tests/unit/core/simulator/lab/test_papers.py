@@ -11,8 +11,9 @@ from core.engine.engine_model import EngineModel
 from core.engine.parameter_sets import set_of
 from core.simulator import shipped_scenarios
 from core.simulator.lab.experiments import EXPERIMENTS
-from core.simulator.lab.papers import dynamollm_week
+from core.simulator.lab.papers import dynamollm_week, throttllem_projection
 from core.simulator.lab.papers.dynamollm_week import TUESDAY, estimate
+from core.simulator.lab.papers.freesh import NOON
 from core.simulator.scenario.scenario import policy_of, read_scenario
 
 
@@ -61,6 +62,40 @@ def test_speed_is_learned_worse_when_fewer_points_are_known(speed_errors):
     assert many is not None
     assert few is not None
     assert 0.0 < many < few < 10.0
+
+
+def test_projections_are_off_by_an_iteration_when_all_prompts_fit_in_one(monkeypatch):
+    monkeypatch.setattr(throttllem_projection, "_CLOCKS_MHZ", (1410.0,))
+    monkeypatch.setattr(throttllem_projection, "_REQUESTS", 6)
+    monkeypatch.setattr(throttllem_projection, "_MOST_OUTPUT", 60)
+    found = throttllem_projection.projection_errors.__wrapped__(False, 300)
+    assert 0.0 < found.batch < 0.05  # the first request begins by itself, and the others end an iteration later
+    assert found.kv < 0.05
+    assert found.drift_s < 0.0005
+
+
+@pytest.mark.parametrize("name", ["throttllem", "throttllem-engines", "throttllem-loads"])
+def test_throttllem_is_told_true_lengths_or_raises_them_by_their_error_at_the_clocks_that_a_label_says(name):
+    experiment = EXPERIMENTS[name]
+    for run in (run for run in experiment.runs if run.policy.startswith("throttllem")):
+        scenario = read_scenario(shipped_scenarios.folder() / f"{experiment.scenario}.yaml", run.settings)
+        predictor, policy = scenario.services[0].predictor, policy_of(scenario, run.policy)
+        assert predictor.size == policy.predictor_error
+        assert (predictor.kind == "oracle") == ("exact" in run.label)
+        assert (policy.clock_floor_mhz == 1050.0) == ("1,050 MHz" in run.label)
+
+
+@pytest.mark.parametrize("name", [own.name for own in EXPERIMENTS.values() if own.scenario == "freesh-three-sites"])
+def test_freesh_chooses_between_the_two_partitions_of_the_paper(name):
+    experiment = EXPERIMENTS[name]
+    for run in (run for run in experiment.runs if not run.policy.startswith("freesh_baseline")):
+        scenario = read_scenario(shipped_scenarios.folder() / f"{experiment.scenario}.yaml", run.settings)
+        assert [len(partition.classes) for partition in scenario.services[0].partitions] == [4, 4]
+
+
+def test_the_hour_from_noon_has_noons_carbon():
+    scenario = read_scenario(shipped_scenarios.folder() / "freesh-three-sites.yaml", NOON)
+    assert [site.intensity_g_per_kwh(0.0) for site in scenario.sites.values()] == [188.0, 470.0, 656.0]
 
 
 @pytest.mark.parametrize(("service", "model", "tp"), [("chat", "gpt2-large", 1), ("assistant", "Qwen3-8B", 2)])
