@@ -18,7 +18,8 @@ from django.conf import settings
 
 from core.simulator.lab.comparison import Compared, compared
 from core.simulator.lab.experiment import Experiment, Table
-from core.simulator.lab.runs import Given, bound_of, job_of
+from core.simulator.lab.measures import CALCULATED
+from core.simulator.lab.runs import Given, bound_of, calculated_of, job_of
 from core.simulator.lab.store import Store
 from core.simulator.workload.public_traces import PUBLIC_TRACES, PublicTrace
 from pools.access.rights import AnyUser
@@ -141,11 +142,13 @@ def simulated(experiment: Experiment, label: str, files: Files, progress: Progre
     return figures
 
 
-def bound(experiment: Experiment, files: Files) -> dict[str, float] | None:
-    """Returns the clairvoyant bound as the study's job keeps it; None: the experiment has none."""
+def beside_runs(experiment: Experiment, files: Files) -> dict[str, Any]:
+    """Returns what no run has, as the study's job keeps it: the clairvoyant bound, None where the experiment has none,
+    and the figures that are calculated, which take seconds."""
     with _trace(files) as trace:
         found = bound_of(experiment, Given(trace))
-    return None if found is None else {"energy_wh": found.energy_wh, "gpu_hours": found.gpu_hours}
+    bound = None if found is None else {"energy_wh": found.energy_wh, "gpu_hours": found.gpu_hours}
+    return {"bound": bound, CALCULATED: calculated_of(experiment)}
 
 
 @contextmanager
@@ -166,7 +169,8 @@ def published(study: Study) -> list[Compared]:
     experiment = of(study.base)
     if experiment is None:
         return []
-    return compared(experiment, _results(study))
+    calculated = (study.job.result or {}).get(CALCULATED, {})
+    return compared(experiment, {**_results(study), CALCULATED: calculated})
 
 
 def table(study: Study) -> Table | None:

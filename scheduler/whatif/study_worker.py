@@ -90,7 +90,7 @@ def run(study_id: int) -> bool:
             for own in study.runs.filter(state=RunState.QUEUED):
                 _run(turn, study, own, files)
             if (experiment := experiment_studies.of(study.base)) is not None:
-                result = {"bound": experiment_studies.bound(experiment, files)}
+                result = experiment_studies.beside_runs(experiment, files)
     except Stopped:
         state = JobState.CANCELLED
     except TooLong:

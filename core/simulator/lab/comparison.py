@@ -92,7 +92,8 @@ def compared(experiment: Experiment, results: Results) -> list[Compared]:
     for row in experiment.rows:
         reason = row.why.words(results)
         try:
-            found.append(Compared(row, row.ours(results), reason, _attained(row, results)))
+            ours = row.ours(results)
+            found.append(Compared(row, ours, reason, _attained(row, results), open=ours is None and not whole))
         except KeyError:
             if whole:
                 raise  # no run is missing: the row names one that does not exist

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from core.chart_values import BarChart
 from core.simulator.lab.measures import Calculated, Measure, Results
@@ -46,8 +46,8 @@ class Table:
 class Experiment:
     """`trace`: a public trace that takes the workload's place; None: the scenario's own generator.
 
-    `headlines`: labels of the rows that the document opens with. `quick`: whether its runs are done when no experiment
-    is named.
+    `headlines`: labels of the rows that the document opens with, and what they are called there. `quick`: whether its
+    runs are done when no experiment is named.
     `stands_in`: what is not the paper's own. `bound`: whether the clairvoyant bound is worked out beside the runs.
     `listed`: labels of the runs that table and picture show; none: all of them. `table`: of all runs. `chart`: of all
     runs, in place of the energy of each.
@@ -59,7 +59,7 @@ class Experiment:
     scenario: str
     runs: tuple[Run, ...]
     rows: tuple[Row, ...] = ()
-    headlines: tuple[str, ...] = ()
+    headlines: Mapping[str, str] = field(default_factory=dict)
     quick: bool = True
     trace: str | None = None
     stands_in: str = ""

@@ -56,13 +56,14 @@ def read(path: Path) -> Kept:
 
 
 def lacks(experiments: Iterable[Experiment], kept: Mapping[str, Found]) -> list[str]:
-    """Says of which runs nothing is kept."""
-    return [
-        f"{own.name}: no figures of {run.label}"
-        for own in experiments
-        for run in own.runs
-        if own.name not in kept or run.label not in {**kept[own.name].results, **kept[own.name].failed}
-    ]
+    """Says of which runs, and of which calculated figures, nothing is kept."""
+    found = []
+    for own in experiments:
+        mine = kept.get(own.name, Found({CALCULATED: {}}))
+        known = {*mine.runs, *mine.failed, *mine.results[CALCULATED]}
+        names = (*(run.label for run in own.runs), *(one.name for one in own.calculated))
+        found += [f"{own.name}: no figures of {name}" for name in names if name not in known]
+    return found
 
 
 def rounded(value: float | None) -> float | int | None:

@@ -32,9 +32,8 @@ _ROW = ("published", "simulated", "attainment", "ratio")
 
 def document(experiments: Iterable[Experiment], kept: Mapping[str, Found]) -> str:
     """Writes the whole document of the experiments of which there are figures."""
-    known, unknown = [], []
-    for own in experiments:
-        (known if own.name in kept else unknown).append(own)
+    every = list(experiments)
+    known, unknown = ([own for own in every if (own.name in kept) == there] for there in (True, False))
     parts = [HEAD]
     if (papers := overview(known, kept)).rows:
         parts += [*_table(papers), ""]
@@ -52,13 +51,13 @@ def overview(experiments: Iterable[Experiment], kept: Mapping[str, Found]) -> Ta
     rows = []
     for own in experiments:
         found = {one.row.label: one for one in compared(own, kept[own.name].results) if own.headlines}
-        rows += [_headline(own, found[label]) for label in own.headlines]
+        rows += [_headline(own, words, found[label]) for label, words in own.headlines.items()]
     return Table("", ("paper", "headline", "where", *_ROW, "why, where it is off"), tuple(rows))
 
 
-def _headline(own: Experiment, row: Compared) -> tuple[str, ...]:
+def _headline(own: Experiment, words: str, row: Compared) -> tuple[str, ...]:
     first, end, _ = row.why.partition(". ")
-    return own.paper, row.row.label, row.row.place, *row.words(), first + end.rstrip()
+    return own.paper, words, row.row.place, *row.words(), first + end.rstrip()
 
 
 def section(experiment: Experiment, found: Found, picture: str) -> str:

@@ -105,15 +105,18 @@ class TokensPerJ:
 class Calculated:
     """A figure that no run has: worked out from profiles or the engine model. Tables say so.
 
-    Results that were kept have it under CALCULATED by its name; else it is worked out, which may take seconds.
+    Results that have CALCULATED have it there, by its name, or not yet; for others it is worked out, which may take
+    seconds.
     """
 
     name: str
     work_out: Callable[[], float]
 
     def __call__(self, results: Results) -> float | None:
-        known = results.get(CALCULATED, {})
-        return float(known[self.name]) if self.name in known else self.work_out()
+        if CALCULATED not in results:
+            return self.work_out()
+        value = results[CALCULATED].get(self.name)
+        return None if value is None else float(value)
 
 
 Pair = tuple[str, str | None]  # labels of the run that saves, and of the one that it is compared with

@@ -46,13 +46,14 @@ def test_an_experiment_has_its_published_figures_beside_its_own_when_it_has_run(
     assert [(run.label, run.changes) for run in study.runs.all()][2] == ("fewer", ["fleet.count=1"])
     before = experiment_studies.result(study)
     assert before is not None
-    assert [row["simulated"] for row in before["published"]] == [None, None]
+    assert [row["simulated"] for row in before["published"]] == [None, None, None]
 
     assert study_worker.run(study.pk), list(study.runs.values_list("error", flat=True))
 
+    study.job.refresh_from_db()
     found = experiment_studies.result(study)
     assert found is not None
-    one, another = found["published"]
+    one, another, _ = found["published"]
     assert (one["published"], one["place"], one["unit"]) == (40.0, "fig. 1", "%")
     assert one["ratio"] == pytest.approx(one["simulated"] / 40.0)
     assert another["why"] == "not known."
@@ -60,6 +61,7 @@ def test_an_experiment_has_its_published_figures_beside_its_own_when_it_has_run(
     assert (one["attainment"], one["baseline_attainment"]) == (runs["fewer"], runs["before"])
     assert one["short"] == (runs["fewer"] < max(0.99, runs["before"]))
     assert found["bound"] is None
+    assert (found["published"][-1]["simulated"], found["published"][-1]["calculated"]) == (9.0, True)
 
 
 def test_the_command_line_knows_a_run_when_a_study_has_run_it_and_the_other_way_round(
@@ -202,4 +204,4 @@ def test_an_experiment_keeps_the_runs_that_are_done_when_it_is_stopped(
     assert list(study.runs.values_list("state", flat=True)) == ["done", "done", "cancelled"]
     found = experiment_studies.result(study)
     assert found is not None
-    assert [row["simulated"] is None for row in found["published"]] == [True, False]
+    assert [row["simulated"] is None for row in found["published"]] == [True, False, True]

@@ -292,7 +292,10 @@ _PICKS: tuple[Callable[[list[float]], float], ...] = (_mean, min, max)
 DYNASERVE = Experiment(
     name="dynaserve",
     title="DynaServe, tables 1, 2 and 4, fig. 5, 8, 9 and 11: Qwen2.5-14B on two A100 80 GB",
-    headlines=("capacity against colocation, mean", "capacity against disaggregation, mean"),
+    headlines={
+        "capacity against colocation, mean": "capacity against colocation",
+        "capacity against disaggregation, mean": "capacity against disaggregation",
+    },
     scenario="dynaserve-shapes",
     stands_in=(
         "The three shapes of table 1 for Azure Code, BurstGPT and Mini Reasoning, from which the paper took them, as "

@@ -41,7 +41,7 @@ _TABLE_10 = {  # Wh; E2E P50, TTFT P50, TBT P50, in ms
 FREESH_MIAD = Experiment(
     name="freesh-miad",
     title="FREESH, table 10: MIAD's parameters, Llama3-8B on one A100 40 GB",
-    headlines=("MIAD (2, 100): energy",),
+    headlines={"MIAD (2, 100): energy": "energy with MIAD (2, 100)"},
     scenario="freesh-miad",
     stands_in=(
         "Rate and lengths are ours: answers as long as the paper's E2E and TBT give, and the rate at which the engine "

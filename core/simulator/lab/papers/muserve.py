@@ -100,7 +100,10 @@ _LITTLE_WAITS = why(
 MUSERVE = Experiment(
     name="muserve",
     title="mu-Serve, fig. 7, 8, 14 and 17: three services on 16 V100",
-    headlines=("mu-Serve's power saving against AlpaServe, SLO scale 1", "its power saving, SLO scale 5"),
+    headlines={
+        "mu-Serve's power saving against AlpaServe, SLO scale 1": "power saving against AlpaServe, SLO scale 1",
+        "its power saving, SLO scale 5": "power saving against AlpaServe, SLO scale 5",
+    },
     scenario="muserve-v100",
     stands_in=(
         "gpt2-large and Qwen3-8B for its twelve models, bursty arrivals (gamma, cv 2) for its traces. Models are put "
@@ -285,7 +288,7 @@ def _completion(results: Results) -> BarChart:
 MUSERVE_ORDER = Experiment(
     name="muserve-order",
     title="mu-Serve, fig. 9 and 10: the order of a queue, gpt2-large on two V100",
-    headlines=("SJF, many: mean completion time against FCFS",),
+    headlines={"SJF, many: mean completion time against FCFS": "mean completion time, SJF against FCFS"},
     scenario="muserve-queue",
     stands_in=(
         "One service for the paper's models, 1.2 times what its two GPUs serve (many), or 0.7 times in bursts (cv 8). "

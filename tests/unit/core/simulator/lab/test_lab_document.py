@@ -77,13 +77,13 @@ def test_a_saving_is_marked_when_fewer_requests_are_in_time_than_before_or_than_
 
 def test_the_document_opens_with_the_headlines_and_says_what_is_calculated():
     row = Row("by hand", "fig. 4", "W", 10.0, Calculated("by hand", lambda: 10.0))
-    one = replace(ONE, rows=(*ROWS, row), headlines=("more", "by hand"))
+    one = replace(ONE, rows=(*ROWS, row), headlines={"more": "so much more", "by hand": "by hand"})
     text = document([one], {"one": Found({**RESULTS, CALCULATED: {"by hand": 8.0}})})
     overview = text[: text.index("## One")]
     assert "Not run here" not in overview
     assert "Not run here: One <experiment> (`greenserve lab one`)." in document([one], {})
     assert (
-        "| One <experiment> | more | fig. 2 | 2.5 times | 1.67 times | 99.1 % (99.5 %) † | 0.67 | the fir" in overview
+        "| One <experiment> | so much more | fig. 2 | 2.5 times | 1.67 times | 99.1 % (99.5 %) † | 0.67 |" in overview
     )
     assert "| One <experiment> | by hand | fig. 4 | 10 W | 8 W, calculated |  | 0.80 | not known. |" in overview
 
