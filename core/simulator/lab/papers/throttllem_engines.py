@@ -41,8 +41,8 @@ class MeanClock:
 
 @dataclass(frozen=True, slots=True)
 class Slack:
-    """By how many seconds P99 of E2E is below its limit, in the mean of the engines but TP1, which the paper leaves
-    out as well."""
+    """Says by how many seconds P99 of E2E is below its limit, in the mean of the engines but TP1, which the paper
+    leaves out as well."""
 
     words: str
 

@@ -75,7 +75,7 @@ def test_projections_are_off_by_an_iteration_when_all_prompts_fit_in_one(monkeyp
 
 
 @pytest.mark.parametrize("name", ["throttllem", "throttllem-engines", "throttllem-loads"])
-def test_throttllem_is_told_true_lengths_or_raises_them_by_their_error_at_the_clocks_that_a_label_says(name):
+def test_throttllem_knows_true_lengths_when_a_label_says_exact_and_has_the_clocks_that_it_says(name):
     experiment = EXPERIMENTS[name]
     for run in (run for run in experiment.runs if run.policy.startswith("throttllem")):
         scenario = read_scenario(shipped_scenarios.folder() / f"{experiment.scenario}.yaml", run.settings)
@@ -88,8 +88,8 @@ def test_throttllem_is_told_true_lengths_or_raises_them_by_their_error_at_the_cl
 @pytest.mark.parametrize("name", [own.name for own in EXPERIMENTS.values() if own.scenario == "freesh-three-sites"])
 def test_freesh_chooses_between_the_two_partitions_of_the_paper(name):
     experiment = EXPERIMENTS[name]
-    for run in (run for run in experiment.runs if not run.policy.startswith("freesh_baseline")):
-        scenario = read_scenario(shipped_scenarios.folder() / f"{experiment.scenario}.yaml", run.settings)
+    for settings in {run.settings for run in experiment.runs if not run.policy.startswith("freesh_baseline")}:
+        scenario = read_scenario(shipped_scenarios.folder() / f"{experiment.scenario}.yaml", settings)
         assert [len(partition.classes) for partition in scenario.services[0].partitions] == [4, 4]
 
 
