@@ -248,9 +248,9 @@ _QUEUES = {
     "bursts": ("fig. 10", ("workload.rate_rps=1.6", "workload.cv=8")),
 }
 _LOADS = why(
-    "it goes with the load, which the paper does not tell: at 2.4 requests/s completion takes {few} and requests in "
-    "time are {few_rps} times as many, at 3.2 {more} and {more_rps}. With more aging completion takes {aging}, and "
-    "with wrong classes drawn evenly {wrong}.",
+    "it goes with the load, which the paper does not tell: at 2.4 requests/s completion changes by {few} and "
+    "requests in time are {few_rps} times as many, at 3.2 by {more} and {more_rps} times. With more aging completion "
+    "changes by {aging}, and with wrong classes drawn evenly by {wrong}.",
     **{
         f"{name}{mark}": Claim(form(*runs, what, quantile), written, unit, by=by)
         for name, rps, both in (("few", 2.4, (-28.0, 0.98)), ("more", 3.2, (-47.0, 4.7)))

@@ -81,7 +81,7 @@ def test_the_document_opens_with_the_headlines_and_says_what_is_calculated():
     text = document([one], {"one": Found({**RESULTS, CALCULATED: {"by hand": 8.0}})})
     overview = text[: text.index("## One")]
     assert "Not run here" not in overview
-    assert "Not run here: One <experiment> (`greenserve lab one`)." in document([one], {})
+    assert "Not run here (`greenserve lab one`): One <experiment>." in document([one], {})
     assert (
         "| One <experiment> | so much more | fig. 2 | 2.5 times | 1.67 times | 99.1 % (99.5 %) † | 0.67 |" in overview
     )
