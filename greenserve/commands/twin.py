@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from scheduler.whatif.twin import Margins, Row, Twin
 
 STANDS_WITHIN_S, RECORDED_WITHIN_S, LOOK_S = 180.0, 120.0, 2.0
-QUIET_S = 10.0  # for which nothing may have changed of the fleet before requests leave
+QUIET_S = 15.0  # for which nothing may have changed of the fleet before requests leave
 
 
 @click.command()
@@ -74,12 +74,14 @@ def twin(
         from scheduler.whatif import twin as twins
         from scheduler.whatif.errors import BadStudy
 
-        name = service or _only_service()
+        name, since = service or _only_service(), timezone.now()
         try:
-            change(name, policy_name, stored({key: parse(key, text) for key, text in map(_split, knobs)}))
+            given = stored({key: parse(key, text) for key, text in map(_split, knobs)})
         except ValueError as error:
             fail(f"{error}; see `greenserve policy --list`", 2)
-        _wait_until_it_stands(name)
+        before = Service.objects.filter(name=name, policy=policy_name, knobs=given).exists()
+        change(name, policy_name, given)
+        _wait_until_it_stands(name, None if before else since)
         start = timezone.now()
         click.echo(f"{len(requests)} requests in {minutes:g} min under {policy_name} ...", err=True)
         _send(requests, name)
@@ -131,23 +133,29 @@ def _margins(policy_name: str) -> Margins:
     return STATIC if all(knobs.has_no_choice(loop) for loop in Loop) else Margins()
 
 
-def _wait_until_it_stands(service: str) -> None:
-    """Waits until some instance is ready, none is about to be or to go, and that for a while."""
+def _wait_until_it_stands(service: str, since: datetime | None) -> None:
+    """Waits until the loops have decided since the policy changed (None: it did not), every instance is ready, and that
+    for a while."""
+    from django.db.models import Q
     from django.utils import timezone
 
     from pools.models import Instance
+    from scheduler.models import Decision
 
     deadline_s = time.monotonic() + STANDS_WITHIN_S
     states: list[str] = []
     while time.monotonic() < deadline_s:
-        rows = Instance.objects.filter(pool__service__name=service).exclude(state=Instance.State.STOPPED)
-        states = list(rows.values_list("state", flat=True))
-        since = timezone.now() - timedelta(seconds=QUIET_S)
-        fresh = Instance.objects.filter(pool__service__name=service, created_at__gt=since).exists()
-        gone = Instance.objects.filter(pool__service__name=service, stopped_at__gt=since).exists()
-        if states and set(states) == {Instance.State.READY.value} and not fresh and not gone:
-            return
         time.sleep(LOOK_S)
+        quiet = timezone.now() - timedelta(seconds=QUIET_S)
+        rows = Instance.objects.filter(pool__service__name=service)
+        states = list(rows.exclude(state=Instance.State.STOPPED).values_list("state", flat=True))
+        decided = since is None or (
+            since < quiet
+            and Decision.objects.filter(service__name=service, kind__in=("carbon", "scale"), at__gte=since).exists()
+        )
+        changing = rows.filter(Q(created_at__gt=quiet) | Q(stopped_at__gt=quiet)).exists()
+        if decided and not changing and set(states) == {Instance.State.READY.value}:
+            return
     fail(f"the fleet of {service} did not come to rest in {STANDS_WITHIN_S:g} s: {', '.join(states) or 'no instance'}")
 
 
