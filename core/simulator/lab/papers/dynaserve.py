@@ -216,8 +216,8 @@ _NOISE = why(
 )
 _UNLIMITED, _UNLIMITED_MORE = "dynaserve without limits on batches", "dynaserve without limits on batches, 8/s"
 _LOAD = why(
-    "not known. The paper does not tell the load, but it hardly goes with that: at 8 requests/s of (2048, 512) in place "
-    "of 5 {share} are in time.",
+    "not known. The paper does not tell the load, but it hardly goes with that: at 8 requests/s of (2048, 512) in "
+    "place of 5 {share} are in time.",
     share=Claim(figure(_UNLIMITED_MORE, "itl_in_time", None, 100.0), 81.8, "%"),
 )
 
