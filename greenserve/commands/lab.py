@@ -44,7 +44,7 @@ DOCUMENT = Path("docs/results.md")
 @click.option("--fresh", is_flag=True, help="Run again what is done already.")
 @click.option("--list", "only_list", is_flag=True, help="List the experiments.")
 @click.option("--check", is_flag=True, help="Run nothing: say whether the document is what its kept figures give.")
-@click.option("--render", is_flag=True, help="Run nothing: write the document of its kept figures.")
+@click.option("--render", is_flag=True, help="Run nothing: write the document of its kept figures, and draw them.")
 def lab(
     names: tuple[str, ...],
     trace_file: Path | None,
@@ -214,13 +214,15 @@ def _of_kept(target: Path, render: bool) -> None:
     figures = kept.read(target.with_suffix(".json"))
     if not figures:
         fail(f"{target.with_suffix('.json')}: there is none; `greenserve lab` writes it", 2)
-    wrong = kept.lacks(EXPERIMENTS.values(), figures)
-    wrong += [
-        words for own in EXPERIMENTS.values() if own.name in figures for words in _drifted(own, figures[own.name])
-    ]
+    known = [
+        own for own in EXPERIMENTS.values() if own.name in figures
+    ]  # of others the document says that it lacks them
+    wrong = kept.lacks(known, figures)
+    wrong += [words for own in known for words in _drifted(own, figures[own.name])]
     text = lab_document.document(EXPERIMENTS.values(), figures)
     if render:
         target.write_text(text, encoding="utf-8")
+        _draw(target, known, figures)
     elif lab_document.plain(target.read_text(encoding="utf-8")) != text:
         wrong.append(f"{target} is not what its figures give: `greenserve lab --render` writes it")
     _end(wrong)
