@@ -32,7 +32,8 @@ FROM {SOURCE} WHERE {PERIOD} GROUP BY 1 ORDER BY 1
 """
 TRACE_SQL = f"""
 COPY (SELECT to_char(started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') AS "TIMESTAMP",
-             prompt_tokens AS "ContextTokens", output_tokens AS "GeneratedTokens"
+             prompt_tokens AS "ContextTokens", output_tokens AS "GeneratedTokens",
+             nullif(greatest(predicted_output_tokens, 0), 0) AS "PredictedTokens"
       FROM {SOURCE} WHERE {PERIOD} AND (%(service)s = '' OR service = %(service)s) AND {USABLE}
       ORDER BY started_at, request_id) TO STDOUT (FORMAT csv, HEADER)
 """

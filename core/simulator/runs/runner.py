@@ -128,6 +128,9 @@ class Loader:
             output = np.ones_like(output)
         cells, spec = self._cells[n], self._reference[n]
         predicted = service.predictor.predict(output, self._rng[n], cells.outputs)
+        if block.predicted_tokens is not None:
+            recorded = block.predicted_tokens[mine]
+            predicted = np.where(recorded > 0, recorded, predicted)
         bare = load(at_s, prompt, output, service.workload.prefix_hit_ratio)
 
         def alone_s(tokens: Ints) -> Floats:

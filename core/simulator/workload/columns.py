@@ -14,10 +14,12 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def block_of(arrival_s: Floats, prompt_tokens: Ints, output_tokens: Ints) -> Arrivals:
+def block_of(
+    arrival_s: Floats, prompt_tokens: Ints, output_tokens: Ints, predicted_tokens: Ints | None = None
+) -> Arrivals:
     """Makes a block of service 0 and tenant 0 from columns, one entry a request."""
     zeros = np.zeros(arrival_s.size, np.int64)
-    return Arrivals(arrival_s, prompt_tokens, output_tokens, zeros, zeros)
+    return Arrivals(arrival_s, prompt_tokens, output_tokens, zeros, zeros, predicted_tokens)
 
 
 def pick(block: Arrivals, rows: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Arrivals:
@@ -28,6 +30,7 @@ def pick(block: Arrivals, rows: slice | NDArray[np.bool_] | NDArray[np.intp]) ->
         block.output_tokens[rows],
         block.service[rows],
         block.tenant[rows],
+        None if block.predicted_tokens is None else block.predicted_tokens[rows],
     )
 
 
@@ -35,13 +38,20 @@ def joined(blocks: Sequence[Arrivals]) -> Arrivals:
     """Joins the rows of all blocks, one after the other."""
     if len(blocks) == 1:
         return blocks[0]
+    recorded = any(b.predicted_tokens is not None for b in blocks)
     return Arrivals(
         np.concatenate([b.arrival_s for b in blocks]),
         np.concatenate([b.prompt_tokens for b in blocks]),
         np.concatenate([b.output_tokens for b in blocks]),
         np.concatenate([b.service for b in blocks]),
         np.concatenate([b.tenant for b in blocks]),
+        np.concatenate([predicted_or_none(b) for b in blocks]) if recorded else None,
     )
+
+
+def predicted_or_none(block: Arrivals) -> Ints:
+    """Returns what was predicted of each request, 0 where nothing was."""
+    return np.zeros(len(block), np.int64) if block.predicted_tokens is None else block.predicted_tokens
 
 
 def in_order(block: Arrivals) -> Arrivals:

@@ -135,12 +135,13 @@ def parse(
     at_us: Ints,
     prompt: Ints,
     output: Ints,
+    predicted: Ints,
 ) -> bool:
-    """Reads lines from state[POSITION] on into the three arrays, one entry a row.
+    """Reads lines from state[POSITION] on into the four arrays, one entry a row; nothing predicted is 0.
 
     Args:
         text: whole lines, the last one with its newline too.
-        columns: positions of time, prompt and output among the fields of a line.
+        columns: positions of time, prompt, output and predicted output among the fields of a line; the last may be -1.
         in_seconds: times are numbers of seconds, not dates.
         drops_failed: rows without output are counted in state[FAILED] and left out.
         state: where it stands; changed. The arrays have room for all lines.
@@ -149,8 +150,9 @@ def parse(
         Whether all was read. If not, state[POSITION] is at a line that is wrong, or right in an unusual way.
     """
     position = state[POSITION]
-    begins = np.zeros(3, np.int64)
-    ends = np.zeros(3, np.int64)
+    begins = np.zeros(4, np.int64)
+    ends = np.zeros(4, np.int64)
+    needed = 4 if columns[3] >= 0 else 3
     while position < text.size:
         field, seen, plain = 0, 0, True
         start = position
@@ -161,7 +163,7 @@ def parse(
                 plain = False
             if byte in (_COMMA, _NEWLINE):
                 last = k - 1 if byte == _NEWLINE and k > position and text[k - 1] == _RETURN else k
-                for c in range(3):
+                for c in range(needed):
                     if columns[c] == field:
                         begins[c], ends[c] = start, last
                         seen += 1
@@ -175,7 +177,7 @@ def parse(
             position = k + 1
             continue
         state[POSITION] = position
-        if not plain or seen < 3:
+        if not plain or seen < needed:
             return False
         if in_seconds:
             now_us, zone = _seconds_us(text, begins[0], ends[0])
@@ -185,13 +187,14 @@ def parse(
             return False
         tokens_in, tokens_out = _digits(text, begins[1], ends[1]), _digits(text, begins[2], ends[2])
         failed = drops_failed and tokens_out == 0
-        if not failed and (tokens_in < 1 or tokens_out < 1):
+        guess = _digits(text, begins[3], ends[3]) if needed == 4 and begins[3] < ends[3] else 0
+        if not failed and (tokens_in < 1 or tokens_out < 1 or guess < 0):
             return False
         if failed:
             state[FAILED] += 1
         else:
             row = state[ROWS]
-            at_us[row], prompt[row], output[row] = now_us, tokens_in, tokens_out
+            at_us[row], prompt[row], output[row], predicted[row] = now_us, tokens_in, tokens_out, guess
             state[ROWS] = row + 1
         state[LAST_US], state[ZONE] = now_us, zone
         state[LINES] += 1

@@ -47,6 +47,7 @@ class Format:
     """A known layout of columns, recognised by their names; their order does not matter, and there may be more.
 
     `drops_failed`: rows without output tokens are requests that failed when they were recorded. They are left out.
+    `predicted`: a column that there may be: output tokens as they were predicted then; empty: nothing was.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Format:
     time: str
     prompt: str
     output: str
+    predicted: str = ""
     in_seconds: bool = False
     drops_failed: bool = False
 
@@ -68,6 +70,7 @@ AZURE = Format(
     time="TIMESTAMP",
     prompt="ContextTokens",
     output="GeneratedTokens",
+    predicted="PredictedTokens",
 )
 # HPMLL/BurstGPT, releases 1 and 2 (the second adds Session ID and Elapsed time): times are seconds since the first day.
 BURSTGPT = Format(
@@ -86,6 +89,7 @@ PLAIN = Format(
     time="arrival_s",
     prompt="prompt_tokens",
     output="output_tokens",
+    predicted="predicted_tokens",
     in_seconds=True,
 )
 FORMATS = (AZURE, BURSTGPT, PLAIN)
@@ -123,14 +127,12 @@ def _blocks(path: Path, lines: _Lines, tally: Tally, chunk_bytes: int) -> Stream
                 whole, newline, rest = (rest + chunk).rpartition(b"\n")
                 if len(rest) > LINE_BYTES:
                     raise TraceError(f"{path}: has a line of more than {LINE_BYTES >> 20} MiB; is it a CSV file?")
-                at_us, prompt, output = lines.parse(whole + newline)
-                if at_us.size:
-                    first_us = int(at_us[0]) if first_us is None else first_us
-                    yield _block(at_us, first_us, prompt, output)
-            at_us, prompt, output = lines.parse(rest + b"\n" if rest else b"")
-            if at_us.size:
-                first_us = int(at_us[0]) if first_us is None else first_us
-                yield _block(at_us, first_us, prompt, output)
+                if (found := lines.parse(whole + newline))[0].size:
+                    first_us = int(found[0][0]) if first_us is None else first_us
+                    yield _block(first_us, *found)
+            if (found := lines.parse(rest + b"\n" if rest else b""))[0].size:
+                first_us = int(found[0][0]) if first_us is None else first_us
+                yield _block(first_us, *found)
         finally:
             tally.failed += lines.failed
             if lines.failed:
@@ -140,8 +142,8 @@ def _blocks(path: Path, lines: _Lines, tally: Tally, chunk_bytes: int) -> Stream
         raise TraceError(f"{path}: the trace is empty{failed}")
 
 
-def _block(at_us: Ints, first_us: int, prompt: Ints, output: Ints) -> Arrivals:
-    return block_of((at_us - first_us) / 1e6, prompt, output)
+def _block(first_us: int, at_us: Ints, prompt: Ints, output: Ints, predicted: Ints | None) -> Arrivals:
+    return block_of((at_us - first_us) / 1e6, prompt, output, predicted)
 
 
 @contextlib.contextmanager
@@ -164,7 +166,9 @@ class _Lines:
         self._path = path
         names = [name.strip() for name in _fields(header.decode("utf-8-sig"))]
         self._format = _recognised(path, names)
-        self._columns = np.array([names.index(name) for name in self._format.needed], np.int64)
+        places = [names.index(name) for name in self._format.needed]
+        guess = self._format.predicted
+        self._columns = np.array([*places, names.index(guess) if guess in names else -1], np.int64)
         self._state = np.zeros(parse.SLOTS, np.int64)
         self._state[parse.LINES], self._state[parse.LAST_US] = 1, parse.NEVER_US
 
@@ -172,22 +176,23 @@ class _Lines:
     def failed(self) -> int:
         return int(self._state[parse.FAILED])
 
-    def parse(self, text: bytes) -> tuple[Ints, Ints, Ints]:
-        """Parses whole lines into times in microseconds, prompt and output tokens, one entry a row each."""
+    def parse(self, text: bytes) -> tuple[Ints, Ints, Ints, Ints | None]:
+        """Parses whole lines into times in microseconds, prompt, output and predicted tokens, one entry a row each."""
         room = text.count(b"\n")
-        at_us, prompt, output = (np.empty(room, np.int64) for _ in range(3))
+        columns = [np.empty(room, np.int64) for _ in range(4)]
         state, form = self._state, self._format
         state[parse.POSITION] = state[parse.ROWS] = 0
         array = np.frombuffer(text, np.uint8) if text else np.empty(0, np.uint8)
-        while not parse.parse(array, self._columns, form.in_seconds, form.drops_failed, state, at_us, prompt, output):
+        while not parse.parse(array, self._columns, form.in_seconds, form.drops_failed, state, *columns):
             row = self._unusual(text)
             if row is not None:
-                at_us[state[parse.ROWS]], prompt[state[parse.ROWS]], output[state[parse.ROWS]] = row
+                for column, value in zip(columns, row, strict=True):
+                    column[state[parse.ROWS]] = value
                 state[parse.ROWS] += 1
-        rows = int(state[parse.ROWS])
-        return at_us[:rows], prompt[:rows], output[:rows]
+        at_us, prompt, output, predicted = (column[: int(state[parse.ROWS])] for column in columns)
+        return at_us, prompt, output, predicted if self._columns[3] >= 0 else None
 
-    def _unusual(self, text: bytes) -> tuple[int, int, int] | None:
+    def _unusual(self, text: bytes) -> tuple[int, int, int, int] | None:
         """Reads the line where the compiled reader stopped: its row (None: it failed when recorded), or what
         is wrong."""
         state, form = self._state, self._format
@@ -195,7 +200,8 @@ class _Lines:
         end = text.index(b"\n", begin)
         where = f"{self._path}, line {int(state[parse.LINES]) + 1}"
         fields = _fields(text[begin:end].decode())
-        time, prompt, output = (fields[c].strip() if c < len(fields) else "" for c in self._columns.tolist())
+        values = [fields[c].strip() if 0 <= c < len(fields) else "" for c in self._columns.tolist()]
+        time, prompt, output, guess = values
         at_us, zone = _seconds(where, form.time, time) if form.in_seconds else _date(where, form.time, time)
         if state[parse.ZONE] not in (parse.UNKNOWN, zone):
             raise TraceError(f"{where}: some timestamps name a time zone and some do not")
@@ -205,7 +211,8 @@ class _Lines:
         if form.drops_failed and output == "0":
             state[parse.FAILED] += 1
         else:
-            row = at_us, _tokens(where, form.prompt, prompt), _tokens(where, form.output, output)
+            tokens = _tokens(where, form.prompt, prompt), _tokens(where, form.output, output)
+            row = at_us, *tokens, _tokens(where, form.predicted, guess) if guess else 0
         state[parse.LAST_US], state[parse.ZONE] = at_us, zone
         state[parse.LINES] += 1
         state[parse.POSITION] = end + 1

@@ -200,3 +200,13 @@ def test_plain_traces_of_seconds_and_tokens_are_read_when_they_have_more_columns
 @pytest.mark.parametrize(("name", "count"), [("mooncake_conversation", 12_031), ("servegen_m-mid_hour", 18_015)])
 def test_real_plain_traces_are_read_when_there_are_some(test_data: Path, name: str, count: int) -> None:
     assert len(read_azure_trace(test_data / f"{name}.csv.gz")) == count
+
+
+def test_predictions_that_were_recorded_come_with_their_requests(tmp_path: Path) -> None:
+    text = "arrival_s,predicted_tokens,prompt_tokens,output_tokens\n0,50,374,44\n1.5,,396,109\n2, 7 ,10,20\n"
+    block = whole(read_trace(write(tmp_path, text)))
+    assert block.predicted_tokens is not None
+    assert block.predicted_tokens.tolist() == [50, 0, 7]
+    assert whole(read_trace(write(tmp_path, HEADER + FIRST))).predicted_tokens is None
+    with pytest.raises(TraceError, match="line 2: predicted_tokens 'many' is not a whole number"):
+        whole(read_trace(write(tmp_path, "arrival_s,predicted_tokens,prompt_tokens,output_tokens\n0,many,374,44\n")))
