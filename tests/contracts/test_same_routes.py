@@ -35,7 +35,7 @@ from pools.gateway.requests.endpoint import COMPLETIONS
 from scheduler.control import service_policy
 from tests.fakes import minute as minutes
 from tests.fakes.fleet import key
-from tests.fakes.minute import FOUR, MINUTE
+from tests.fakes.minute import FOUR, MINUTE, MIXED
 
 NODES = (8, 8, 8, 8)
 PROMPTS = (180, 120, 6_000, 21_000)  # of each class; what is longest is more than TP2 holds
@@ -44,17 +44,20 @@ REQUESTS = [(n * 7 + n // 3) % 4 for n in range(120)]  # their classes, by rank
 # A simulated DynamoLLM passes over an instance that has just got more than a second of its largest load. Gateways do
 # not know that load, so requests are so far apart here that it makes no difference.
 APART_S = 60.0
+PUE = {own.name: own.pue for own in MINUTE.places}
 ENDS = 5  # an instance's requests but for so many have ended
 
 
 @dataclass(frozen=True)
 class Place:
-    """An instance: the rank of its class, its TP degree and clock, and what it weighs in routing."""
+    """An instance: the rank of its class, its TP degree and clock, what it weighs in routing, its site and its GPUs."""
 
     rank: int
     tp: int
     mhz: float = 1410.0
     weight: float = 1.0
+    site: str = "east"
+    gpu: str = MINUTE.gpu
 
 
 UNEQUAL = tuple(Place(rank, tp, weight=weight) for rank in range(4) for tp, weight in ((2, 1.25), (4, 5.0)))
@@ -79,12 +82,16 @@ class Gateway:
             wire.FleetClass(c.name, c.rank, c.input_min, c.input_max, c.output_min, c.output_max, None, hands_on[n])
             for n, c in enumerate(FOUR)
         ]
-        weights = [{Mode(MINUTE.gpu, p.tp).name: p.weight for p in places if p.rank == own.rank} for own in FOUR]
+        weights = [{Mode(p.gpu, p.tp).name: p.weight for p in places if p.rank == own.rank} for own in FOUR]
         service = wire.FleetService(
             *("chat", MINUTE.model, MINUTE.engine, 200_000, wire.LatencyLimits(slo.ttft_s, slo.tpot_s, slo.e2e_s)),
             partition="four",
             classes=classes,
-            pools=[wire.FleetPool(n, "east", c.name, 1.2, weights=weights[n]) for n, c in enumerate(FOUR)],
+            pools=[
+                wire.FleetPool(_pool(site, n), site, c.name, PUE[site], weights=weights[n])
+                for site in PUE
+                for n, c in enumerate(FOUR)
+            ],
             policy=service_policy.request_policy(known.knobs, known.tuning),
         )
         self.fleet = LiveFleet()
@@ -117,15 +124,19 @@ class Gateway:
         return found
 
 
+def _pool(site: str, rank: int) -> int:
+    return list(PUE).index(site) * len(FOUR) + rank
+
+
 def _state(n: int, own: Place) -> wire.InstanceState:
     return wire.InstanceState(
         uid=f"{n:03d}",
-        pool_id=own.rank,
+        pool_id=_pool(own.site, own.rank),
         url=f"http://127.0.0.1:{n + 1}",
         state="ready",
         model=MINUTE.model,
         engine=MINUTE.engine,
-        gpu_type=MINUTE.gpu,
+        gpu_type=own.gpu,
         tp=own.tp,
         sm_clock_mhz=own.mhz,
         min_mhz=210.0,
@@ -139,10 +150,10 @@ def _state(n: int, own: Place) -> wire.InstanceState:
 # -- in the simulator --------------------------------------------------------------------------------
 
 
-def begun(policy: str, **knobs: object) -> Plan:
-    """Returns what the policy begins with, at one site with as many servers as there are."""
+def begun(policy: str, places: Sequence[minutes.Place] = (), **knobs: object) -> Plan:
+    """Returns what the policy begins with, at one site with as many servers as there are, or at `places`."""
     here = replace(MINUTE.places[0], nodes=NODES)
-    minute = replace(MINUTE, places=(here,), partitions={"four": FOUR})
+    minute = replace(MINUTE, places=tuple(places) or (here,), partitions={"four": FOUR})
     return build(read_policy({"name": policy, **knobs}), minutes.world(minute))
 
 
@@ -159,7 +170,7 @@ def by_pools(places: Sequence[Place], routing: str) -> list[int]:
 
 
 def _spec(n: int, own: Place) -> InstanceSpec:
-    return InstanceSpec(f"i{n}", MINUTE.model, MINUTE.gpu, own.tp, own.mhz, engine=MINUTE.engine, site="east")
+    return InstanceSpec(f"i{n}", MINUTE.model, own.gpu, own.tp, own.mhz, engine=MINUTE.engine, site=own.site)
 
 
 def by_router(plan: Plan, seen: FleetView) -> list[int]:
@@ -228,6 +239,18 @@ def test_gateways_and_simulated_dynamollm_choose_the_same():
     chosen, expected = dynamo("dynamollm")
     assert chosen == expected
     assert len(set(chosen)) > 1
+
+
+def test_gateways_and_simulated_dynamollm_choose_the_same_on_several_sites_and_types_of_gpu(monkeypatch):
+    """The instances of a class are one pool, wherever they are: the least energy decides, PUE included."""
+    plan = begun("dynamollm", MIXED.places, scale="static", shard="off")
+    seen = minutes.view(MIXED, plan)
+    places = [Place(3, own.tp, own.mhz, site=own.site, gpu=own.gpu) for own in seen.instances]
+    chosen = Gateway(places, "dynamollm", (1.0, 1.0, 1.0, 0.0)).choices(stay=False)
+    assert chosen == by_router(plan, seen)
+    assert len({places[n].site for n in set(chosen)}) == len({own.gpu for own in places}) == 2
+    monkeypatch.setattr(plan.router, "_pue", dict.fromkeys(PUE, 1.0))
+    assert chosen != by_router(plan, seen)
 
 
 def test_routes_differ_when_a_share_of_limits_is_changed_in_one_world(monkeypatch):
