@@ -42,7 +42,7 @@ DOCUMENT = Path("docs/results.md")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Runs at a time.")
 @click.option("--distributed", is_flag=True, help="Run on the Celery workers of a GreenServe that is up.")
 @click.option("--fresh", is_flag=True, help="Run again what is done already.")
-@click.option("--list", "only_list", is_flag=True, help="List the experiments.")
+@click.option("--list", "only_list", is_flag=True, help="List the experiments, with what their runs took.")
 @click.option("--check", is_flag=True, help="Run nothing: say whether the document is what its kept figures give.")
 @click.option("--render", is_flag=True, help="Run nothing: write the document of its kept figures, and draw them.")
 def lab(
@@ -75,15 +75,13 @@ def lab(
     greenserve lab --check
     """
     from core.simulator.lab import kept, runs
-    from core.simulator.lab.experiments import EXPERIMENTS
 
     given = runs.Given(trace_file, rates, scale)
 
-    if only_list:
-        for experiment in EXPERIMENTS.values():
-            click.echo(f"{experiment.name:18} {'quick' if experiment.quick else '-':6} {experiment.title}")
-        return
     try:
+        if only_list:
+            _list(kept.read((out or DOCUMENT).with_suffix(".json")))
+            return
         if check or render:
             _of_kept(out or DOCUMENT, render)
             return
@@ -105,6 +103,17 @@ def lab(
         click.echo(f"{failed} run{'s' * (failed > 1)} could not be done; {target} says why.", err=True)
     click.echo(f"{target} written, in {(time.monotonic() - began) / 60.0:.1f} min.")
     _end([words for own in chosen if own not in others for words in _drifted(own, mine[own.name])])
+
+
+def _list(figures: Mapping[str, Found]) -> None:
+    """Lists the experiments, with what their runs took on one processor where that is kept."""
+    from core.simulator.lab.experiments import EXPERIMENTS
+    from core.simulator.lab.kept import WALL
+
+    for own in EXPERIMENTS.values():
+        took_s = sum(run[WALL] for run in figures[own.name].runs.values()) if own.name in figures else None
+        words = "-" if took_s is None else f"{took_s / 60.0:.1f} min"
+        click.echo(f"{own.name:18} {'quick' if own.quick else '-':6} {words:>9}  {own.title}")
 
 
 def _chosen(names: Sequence[str], every: bool) -> list[Experiment]:
