@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from core.chart_values import Bar, BarChart
-from core.predictors.ips import IpsScores
 from core.simulator.figures.run_figures import ENERGY_KINDS
 from core.simulator.lab.bound import Bound
 from core.simulator.lab.comparison import Attained
@@ -15,9 +14,6 @@ from core.simulator.lab.found import Found
 from core.simulator.lab.lab_charts import chart_of
 from core.simulator.lab.lab_document import document, section
 from core.simulator.lab.measures import CALCULATED, Calculated, change, figure, saving, times
-from core.simulator.lab.papers import dynamollm, throttllem
-from core.simulator.lab.papers.dynamollm_week import Estimate
-from core.simulator.lab.papers.throttllem_projection import ProjectionErrors
 from core.simulator.lab.why import Claim, why
 from core.simulator.policies import POLICIES
 
@@ -112,11 +108,23 @@ def test_picture_has_a_bar_for_each_run_and_the_bound():
     assert chart_of(replace(ONE, chart=lambda _: own), RESULTS).bars == own.bars
 
 
-def test_every_experiment_names_runs_that_there_are(monkeypatch):
-    # Rows that need no run have tests of their own, and take seconds.
-    monkeypatch.setattr(dynamollm, "estimate", lambda *_: Estimate(2.0, 1.0, 2.0, 1.0, 4, 2.0, 0))
-    monkeypatch.setattr(throttllem, "_speed_model", lambda *_: IpsScores(0.9, 1.0, 0.1, 9, 1))
-    monkeypatch.setattr(throttllem, "projection_errors", lambda *_: ProjectionErrors(0.1, 0.1, 0.1))
+class Noting(dict):
+    """Results that know which of them were read."""
+
+    def __init__(self, results):
+        super().__init__(results)
+        self.read = set()
+
+    def __getitem__(self, label):
+        self.read.add(label)
+        return super().__getitem__(label)
+
+    def items(self):
+        self.read |= set(self)
+        return super().items()
+
+
+def test_every_experiment_names_runs_that_there_are_and_every_row_is_of_runs_or_says_that_it_is_calculated():
     for experiment in EXPERIMENTS.values():
         labels = [run.label for run in experiment.runs]
         assert len(set(labels)) == len(labels)
@@ -138,9 +146,13 @@ def test_every_experiment_names_runs_that_there_are(monkeypatch):
             "energy_wh_by": dict.fromkeys(ENERGY_KINDS, 1.0),
         }
         results = {label: RESULTS["before"] | more | {"energy_wh": 200.0 - n} for n, label in enumerate(labels)}
+        results[CALCULATED] = {own.name: 1.0 for own in experiment.calculated}
         for row in experiment.rows:
-            row.ours(results)
+            noted = Noting(results)
+            row.ours(noted)
+            assert isinstance(row.ours, Calculated) or noted.read & set(labels), row.label
             row.why.words(results)
+        del results[CALCULATED]
         assert chart_of(experiment, results).bars
         assert set(experiment.headlines) <= {row.label for row in experiment.rows}
         assert experiment.table is None or experiment.table(results).rows
