@@ -99,22 +99,23 @@ def test_todays_fleet_becomes_a_scenario_that_simulates(operator: Any) -> None:
     assert any("tariff" in note for note in study.notes)
 
 
-def test_a_policy_of_one_site_runs_on_one_and_says_so_before_it_runs_when_no_site_is_for_it(operator: Any) -> None:
+def test_dynamollm_is_studied_on_the_whole_fleet_and_on_small_nodes(operator: Any) -> None:
     seed.everything(minutes=6)
     few = {"location-1": {seed.A100: 2, seed.H100: 0}, "location-2": {seed.A100: 2}, "location-3": {seed.A100: 2}}
-    with pytest.raises(BadStudy, match="finds no part of the fleet") as caught:
-        study_requests.ask({"base": "fleet", "changes": {"gpus": few}, "runs": ["single_pool", "dynamollm"]}, operator)
-    assert caught.value.field == "runs"
-    assert not Study.objects.exists()
-
     everything = {site: dict.fromkeys(own, 0) for site, own in few.items()}
     with pytest.raises(BadStudy, match="no site has GPUs left"):
         study_requests.ask({"base": "fleet", "changes": {"gpus": everything}, "runs": ["single_pool"]}, operator)
-    study = study_requests.ask({"base": "fleet", "changes": {"duration_s": 20}, "runs": ["dynamollm"]}, operator)
+    assert not Study.objects.exists()
+    for changes in ({}, {"gpus": few}):
+        study = study_requests.ask(
+            {"base": "fleet", "changes": {"duration_s": 20, **changes}, "runs": ["dynamollm"]}, operator
+        )
 
-    assert study_worker.run(study.pk), list(study.runs.values_list("error", flat=True))
-    assert len(study.scenario["sites"]) == 3
-    assert study.runs.get().figures["decisions"]["slices"] == {"policy": 1}
+        assert study_worker.run(study.pk), list(study.runs.values_list("error", flat=True))
+        assert len(study.scenario["sites"]) == 3
+        figures = study.runs.get().figures
+        assert figures["finished"] == figures["requests"]
+        assert set(figures["decisions"]) <= {"scale", "shard", "clock", "emergency"}
 
 
 def test_a_past_periods_requests_come_as_they_came(operator: Any) -> None:
