@@ -124,16 +124,17 @@ class Dynamollm:
 
     def _servers(self) -> Servers:
         """Returns the cluster. Raises SimulationError: no node has room for a server."""
-        modes, most_tp = self.demand.modes, self.config.knobs.tp
+        modes, most_tp, service = self.demand.modes, self.config.knobs.tp, self.demand.service
         found = dynamo_servers.servers(self._offered, self._offered, lambda mode: mode in modes and mode.tp <= most_tp)
-        if found is None:
+        there = (
+            {} if found is None else {s: n for s, n in found.at.items() if self.world.template(service, s, found.mode)}
+        )
+        if found is None or not any(there.values()):
             degrees = ", ".join(str(tp) for tp in sorted({mode.tp for mode in modes}))
             raise SimulationError(
                 f"{self.config.name} gives servers to pools, and no node has GPUs for one (TP {degrees}, at most "
                 f"{most_tp}): give sites larger nodes (sites.NAME.gpus_per_node), groups other tp_choices, or raise tp"
             )
-        world, service = self.world, self.demand.service
-        there = {site: n for site, n in found.at.items() if n and world.template(service, site, found.mode)}
         return replace(found, at=there)
 
     @property
