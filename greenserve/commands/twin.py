@@ -86,7 +86,7 @@ def twin(
         click.echo(f"{len(requests)} requests in {minutes:g} min under {policy_name} ...", err=True)
         _send(requests, name)
         end = _recorded(name, start, len(requests))
-        user = get_user_model().objects.filter(is_superuser=True).first()
+        user = get_user_model()(is_superuser=True)  # whoever has the database sees all sites
         try:
             found = twins.of(Service.objects.get(name=name), start, end, timezone.now(), user, _margins(policy_name))
         except BadStudy as error:
@@ -195,11 +195,10 @@ def _recorded(service: str, start: datetime, sent: int) -> datetime:
 
 
 def _write(folder: Path, found: Twin) -> None:
-    from scheduler.whatif.scenario_documents import text_of
+    from scheduler.whatif import scenario_archive
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "scenario.yaml").write_text(text_of(found.draft.document), encoding="utf-8")
-    for name, data in found.draft.files.items():
+    for name, data in scenario_archive.files(found.draft).items():
         (folder / name).write_bytes(data)
     values: dict[str, Any] = {
         **found.as_json(),

@@ -12,17 +12,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
-from django.db.models import Count, Q
 
 from core.simulator.kernel.commands import OFF, Answer, FleetView
 from core.simulator.runs.runner import requests_of, run_scenario, warm_up
 from core.types import Mode
 from pools.models import Instance, Service
-from scheduler.models import Decision
-from telemetry.selectors.period_figures import period_figures
 
 from . import scenario_documents, study_drafts
 from .fleet_scenario import Draft
+from .past_figures import past_figures
 
 STANDING_STEP_S = 5.0  # how often the fleets are compared
 
@@ -169,19 +167,8 @@ def of(service: Service, start: datetime, end: datetime, now: datetime, user: An
         None,
         now,
     )
-    live = World(live_figures(service, start, end), list(_stood(service, start, end)))
+    live = World(past_figures(start, end, service.name), list(_stood(service, start, end)))
     return Twin(made, live, simulated(made), margins)
-
-
-def live_figures(service: Service, start: datetime, end: datetime) -> dict[str, Any]:
-    """Returns the figures of a past period, with the decisions of the service's loops by loop and reason."""
-    decided = Decision.objects.filter(
-        Q(epoch=None) | Q(epoch__advisory=False), service=service, at__gte=start, at__lt=end
-    )
-    counts: dict[str, dict[str, int]] = {}
-    for kind, reason, count in decided.order_by().values_list("kind", "reason").annotate(Count("pk")):
-        counts.setdefault(kind, {})[reason] = count
-    return {**period_figures(start, end, service.name), "decisions": counts}
 
 
 def _stood(service: Service, start: datetime, end: datetime) -> Iterator[Standing]:
