@@ -2171,6 +2171,27 @@ class AsyncPauses:
         )
 
 
+class AsyncPeriodFigures:
+    """`/api/v1/period-figures/`"""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def get(
+        self, *, from_: datetime | None = None, service: str | None = None, to: datetime | None = None
+    ) -> m.PeriodFigures:
+        """Returns energy by kind, GPU time, clock, latencies and attainment of [from, to).
+
+        Args:
+            from_: A time with its offset.
+            service: Whose requests; all where left out.
+            to: A later one, which is no part of the period.
+        """
+        return await self._transport.read(
+            Call("GET", "period-figures/", query={"from": from_, "service": service, "to": to}), m.PeriodFigures
+        )
+
+
 class AsyncPools:
     """`/api/v1/pools/`"""
 
@@ -2701,6 +2722,34 @@ class AsyncRequests:
         return await self._transport.read(
             Call("GET", f"requests/{segment(request_id)}/use/", query={"started_at": started_at}), m.RequestUse
         )
+
+
+class AsyncScenario:
+    """`/api/v1/scenario/`"""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def get(
+        self,
+        *,
+        base: str | None = None,
+        from_: datetime | None = None,
+        service: str | None = None,
+        to: datetime | None = None,
+    ) -> bytes:
+        """Returns a zip: scenario.yaml and the CSVs that it names; with `from` and `to` the requests of then.
+
+        Args:
+            base: fleet (default), a preset's name, or study:ID.
+            from_: A time with its offset.
+            service: Whose requests; all where left out.
+            to: A later one, which is no part of the period.
+        """
+        answer = await self._transport.send(
+            Call("GET", "scenario/", query={"base": base, "from": from_, "service": service, "to": to}, accept="*/*")
+        )
+        return answer.content
 
 
 class AsyncSeries:
@@ -3677,12 +3726,14 @@ class AsyncResources:
         self.overrides = AsyncOverrides(transport)
         self.partitions = AsyncPartitions(transport)
         self.pauses = AsyncPauses(transport)
+        self.period_figures = AsyncPeriodFigures(transport)
         self.pools = AsyncPools(transport)
         self.profiles = AsyncProfiles(transport)
         self.pues = AsyncPues(transport)
         self.report_schedules = AsyncReportSchedules(transport)
         self.reports = AsyncReports(transport)
         self.requests = AsyncRequests(transport)
+        self.scenario = AsyncScenario(transport)
         self.series = AsyncSeries(transport)
         self.services = AsyncServices(transport)
         self.shipped_gpu_types = AsyncShippedGpuTypes(transport)

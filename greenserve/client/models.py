@@ -831,6 +831,15 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
+class Latency(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds, of requests that ended well; null: there was none."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    mean: float | None
+
+
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """`points`: pairs of Unix seconds (the bucket's start) and a value; null is a gap. Lines of `energy` and
     `carbon` are sums, as exact decimals: nothing entered is left out. Beside each point they say which share of
@@ -1008,6 +1017,39 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: Time | None
     ended_at: Time | None
     ended_by: str | None
+
+
+class PeriodFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a period, of the names that a simulated run's have. Energy is the fleet's at the sites that the
+    caller may see, as metered at the GPUs; null: not known, or of a part not.
+
+    Attributes:
+        requests: That began in the period.
+        energy_wh_by: serving, idle, transition, unattributed; empty: without an engine.
+        carbon_missing_wh: Energy without a carbon intensity.
+        gpu_hours: Of GPUs with an engine.
+        empty_gpu_hours: Of powered GPUs without one.
+        clock_mhz: Mean of GPUs with an engine.
+        decisions: How many, by loop and reason.
+    """
+
+    start_at: Time
+    end_at: Time
+    requests: int
+    finished: int
+    rejected: int
+    energy_wh: float | None
+    energy_wh_by: dict[str, float]
+    carbon_g: float | None
+    carbon_missing_wh: float
+    gpu_hours: float | None
+    empty_gpu_hours: float
+    clock_mhz: float | None
+    slo_attainment: float | None
+    ttft_s: Latency
+    tpot_s: Latency
+    e2e_s: Latency
+    decisions: dict[str, dict[str, int]]
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):

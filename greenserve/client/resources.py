@@ -2107,6 +2107,27 @@ class Pauses:
         )
 
 
+class PeriodFigures:
+    """`/api/v1/period-figures/`"""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def get(
+        self, *, from_: datetime | None = None, service: str | None = None, to: datetime | None = None
+    ) -> m.PeriodFigures:
+        """Returns energy by kind, GPU time, clock, latencies and attainment of [from, to).
+
+        Args:
+            from_: A time with its offset.
+            service: Whose requests; all where left out.
+            to: A later one, which is no part of the period.
+        """
+        return self._transport.read(
+            Call("GET", "period-figures/", query={"from": from_, "service": service, "to": to}), m.PeriodFigures
+        )
+
+
 class Pools:
     """`/api/v1/pools/`"""
 
@@ -2613,6 +2634,34 @@ class Requests:
         return self._transport.read(
             Call("GET", f"requests/{segment(request_id)}/use/", query={"started_at": started_at}), m.RequestUse
         )
+
+
+class Scenario:
+    """`/api/v1/scenario/`"""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def get(
+        self,
+        *,
+        base: str | None = None,
+        from_: datetime | None = None,
+        service: str | None = None,
+        to: datetime | None = None,
+    ) -> bytes:
+        """Returns a zip: scenario.yaml and the CSVs that it names; with `from` and `to` the requests of then.
+
+        Args:
+            base: fleet (default), a preset's name, or study:ID.
+            from_: A time with its offset.
+            service: Whose requests; all where left out.
+            to: A later one, which is no part of the period.
+        """
+        answer = self._transport.send(
+            Call("GET", "scenario/", query={"base": base, "from": from_, "service": service, "to": to}, accept="*/*")
+        )
+        return answer.content
 
 
 class Series:
@@ -3553,12 +3602,14 @@ class Resources:
         self.overrides = Overrides(transport)
         self.partitions = Partitions(transport)
         self.pauses = Pauses(transport)
+        self.period_figures = PeriodFigures(transport)
         self.pools = Pools(transport)
         self.profiles = Profiles(transport)
         self.pues = Pues(transport)
         self.report_schedules = ReportSchedules(transport)
         self.reports = Reports(transport)
         self.requests = Requests(transport)
+        self.scenario = Scenario(transport)
         self.series = Series(transport)
         self.services = Services(transport)
         self.shipped_gpu_types = ShippedGpuTypes(transport)

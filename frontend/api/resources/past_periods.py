@@ -67,7 +67,7 @@ class PeriodFiguresView(View):
 
     @extend_schema(
         operation_id="period_figures_retrieve",
-        tags=["what-if"],
+        tags=["period-figures"],
         responses=PeriodFiguresSerializer,
         parameters=[FROM, TO, SERVICE],
     )
@@ -90,7 +90,7 @@ class ScenarioView(View):
 
     @extend_schema(
         operation_id="scenario_retrieve",
-        tags=["what-if"],
+        tags=["scenario"],
         responses={(200, "application/zip"): OpenApiTypes.BINARY},
         parameters=[
             OpenApiParameter("base", str, description="fleet (default), a preset's name, or study:ID."),
