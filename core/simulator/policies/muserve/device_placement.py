@@ -42,9 +42,11 @@ class Placer:
         self.world, self.goal, self.sizes = world, goal, tuple(sizes)
         self.gpu = _one_gpu_type(world)
         self.node = {
-            f"{site.name}/{k}": (site.name, k // site.gpus_per_node)
+            f"{site.name}/{k}": (site.name, n)
             for site in world.sites
-            for k in range(site.gpus.get(self.gpu, 0))
+            for k, n in enumerate(
+                n for n, node in enumerate(site.nodes) for _ in range(node.gpus) if node.gpu == self.gpu
+            )
         }
         if not self.node:
             raise SimulationError(f"sites: none has a {self.gpu}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -233,6 +234,13 @@ def test_more_replicas_when_the_load_needs_them():
 def test_groups_stay_within_a_node():
     placed = Placer(cluster(CHAT, gpus=4, per_node=2), (), 0.99, None).alpaserve()
     assert all(len(r.slot.devices) <= 2 for r in placed.replicas)
+
+
+def test_nodes_are_those_that_the_site_lists():
+    listed = cluster(CHAT, gpus=4, per_node=4)
+    site = replace(listed.sites[0], sizes={V100: (1, 3)})
+    nodes = Placer(replace(listed, sites=(site,)), (), 0.99, None).node
+    assert Counter(nodes.values()) == {("lab", 0): 1, ("lab", 1): 3}
 
 
 def test_domains_join_devices_that_a_third_replica_spans():
