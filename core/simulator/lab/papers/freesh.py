@@ -30,18 +30,18 @@ _BASELINES = why(
     "that the paper's repository predicts, in place of 8, FREESH saves {pools_40} against the one and {pool_40} "
     "against the other.",
     "4.1",
-    pools=Claim(figure(_POOLS, "gpu_hours"), 18.1, "h"),
-    pool=Claim(figure(_POOL, "gpu_hours"), 8.1, "h"),
-    plan=Claim(figure("freesh", "gpu_hours"), 12.6, "h"),
+    pools=Claim(figure(_POOLS, "gpu_hours"), 18.1),
+    pool=Claim(figure(_POOL, "gpu_hours"), 8.1),
+    plan=Claim(figure("freesh", "gpu_hours"), 12.6),
     pools_40=Claim(saving(f"freesh{_AT_40}", _POOLS + _AT_40), 18.9, "%", by=3.0),
     pool_40=Claim(saving(f"freesh{_AT_40}", _POOL + _AT_40), -2.8, "%", by=3.0),
 )
 _NOTHING_FASTER = why(
     "our Baseline has {base} GPU-hours at the top clock, where its first token comes after {ttft} at P99 and nothing "
     "waits, and FREESH's plan has {plan}: without MIAD its mean E2E is {slower} longer already.",
-    base=Claim(figure(_POOLS, "gpu_hours"), 18.1, "h"),
+    base=Claim(figure(_POOLS, "gpu_hours"), 18.1),
     ttft=Claim(figure(_POOLS, "ttft_s", "p99"), 0.103, "s"),
-    plan=Claim(figure("freesh", "gpu_hours"), 12.6, "h"),
+    plan=Claim(figure("freesh", "gpu_hours"), 12.6),
     slower=Claim(change("without MIAD", _POOLS, "e2e_s", "mean"), 64.0, "%"),
 )
 _NO_LIMITS, _NEITHER = "without limits on E2E", "without MIAD and limits on E2E"

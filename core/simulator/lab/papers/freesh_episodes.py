@@ -26,8 +26,8 @@ _SAME_GPUS = why(
     "without changes of TP ours has {kept} GPU-hours at {kept_mhz} in the mean, with them {own} at {own_mhz}, so that "
     "energy hardly moves; and instances of another TP degree restart, for which requests wait: P99 of TTFT is {ttft}, "
     "and {fixed_ttft} without any change of the plan, for {fixed} more energy and {fixed_carbon} more carbon.",
-    kept=Claim(figure(_STAYS, "gpu_hours"), 11.2, "h"),
-    own=Claim(figure("freesh", "gpu_hours"), 11.0, "h"),
+    kept=Claim(figure(_STAYS, "gpu_hours"), 11.2),
+    own=Claim(figure("freesh", "gpu_hours"), 11.0),
     kept_mhz=Claim(figure(_STAYS, "clock_mhz"), 1199.0, "MHz"),
     own_mhz=Claim(figure("freesh", "clock_mhz"), 1213.0, "MHz"),
     ttft=Claim(figure("freesh", "ttft_s", "p99"), 0.721, "s"),

@@ -55,7 +55,7 @@ _OTHER_LOAD = why(
     "the plan has {gpus} GPU-hours.",
     "4.1",
     rps=Claim(figure(_ONCE[0], "finished", None, 1.0 / 3600.0), 40.1, "requests/s"),
-    gpus=Claim(figure(_ONCE[0], "gpu_hours"), 29.8, "h"),
+    gpus=Claim(figure(_ONCE[0], "gpu_hours"), 29.8),
 )
 
 _violations = partial(figure, name="violation_rate", scale=100.0)
