@@ -138,6 +138,7 @@ _ALL = (WHOLE, NOTHING, *OFF, *ALONE)
 
 ABLATION = Experiment(
     name="ablation",
+    quick=False,
     title="What each idea of greenserve saves: the conversation hour on 12 x 8 H100",
     scenario="dynamollm-70b-h100",
     trace=CONVERSATION,

@@ -25,6 +25,7 @@ _THREE_QUARTERS = "plan_ttft_share: 0.375, plan_tpot_share: 0.75, clock_ttft_sha
 
 COMMON = Experiment(
     name="common",
+    quick=False,
     title="All policies on one scenario: the conversation hour on 12 x 8 H100",
     scenario="dynamollm-70b-h100",
     trace=CONVERSATION,
@@ -42,6 +43,7 @@ COMMON = Experiment(
 
 COMMON_SITES = Experiment(
     name="common-sites",
+    quick=False,
     title="Policies of several sites on one scenario: the three-site day with carbon",
     scenario="three-sites-carbon",
     stands_in=(
