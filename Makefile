@@ -1,12 +1,12 @@
 # `make up` runs the product, `make test` its tests; each installs what it needs first.
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev install-tests up down lint check test test-slow test-thorough test-vllm test-all flake smoke client lock clean
+.PHONY: help install install-dev install-tests up down lint check test test-slow test-thorough test-vllm test-twin test-all flake smoke client lock clean
 BIN := .venv/bin
 # Byte code is kept whatever the caller's shell says: some hundred processes of a test run would each compile all sources.
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/pytest -q
 QUICK := -m "not slow and not gpu and not vllm"
-SLOW := -m "slow and not gpu and not vllm"
+SLOW := -m "slow and not gpu and not vllm and not twin"
 # Missing migrations are found without a database; that its history was not looked at is no news.
 NO_DATABASE := $(BIN)/python -W ignore::RuntimeWarning:django.core.management.commands.makemigrations
 
@@ -14,7 +14,7 @@ help:
 	@echo "make up         install what is missing and run GreenServe (Ctrl-C stops it)"
 	@echo "make down       stop a GreenServe that runs in the background or another terminal"
 	@echo "make test       the tests that hold each change: eight minutes on two processors, needs no running services"
-	@echo "make test-slow, test-thorough, test-vllm  the long ones of each kind; which change calls for which: docs/testing.md"
+	@echo "make test-slow, test-thorough, test-vllm, test-twin  the long ones of each kind; which change calls for which: docs/testing.md"
 	@echo "make test-all   lint and all of these"
 	@echo "make flake TEST=tests/unit/pools/gateway N=50  how often tests fail on a busy machine"
 	@echo "make smoke      what a newcomer does, on a fresh clone of what is committed"
@@ -81,7 +81,12 @@ test-vllm: install-dev
 	  *) exit 1;; \
 	esac
 
-test-all: lint test test-slow test-thorough test-vllm
+# The live fleet beside its own simulation, policy by policy; nothing else may run meanwhile. TWIN=all: all presets of papers.
+test-twin: install-dev
+	@mkdir -p test-artifacts
+	$(PYTEST) tests/e2e/test_twin.py -m twin -s --junit-xml=test-artifacts/test-twin.xml
+
+test-all: lint test test-slow test-thorough test-vllm test-twin
 
 # How often a test fails: make flake TEST=tests/unit/pools/gateway N=50
 flake: install-tests

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.db.models import Min
 
 from core.cells import csv_text
 from core.engine import measured
@@ -30,6 +31,7 @@ from pools.models import Gpu, Partition, Service, Site
 from scheduler.control import loop_times, service_policy
 from scheduler.control.snapshot import measured_overheads, published_profiles
 from scheduler.control.snapshot.recorded_demand import arrivals
+from scheduler.models import Epoch
 from telemetry.carbon.site_signals import MIN_KNOWN_SHARE, IntensityCurve, price_steps
 from telemetry.forecasts import histories
 from telemetry.ledger.rates import InForce, Rates
@@ -68,7 +70,7 @@ def draft(
         BadStudy: There is nothing to simulate, and what to do about it.
     """
     engine_knowledge.refresh()
-    start = _whole_step(sites, start)
+    began, start = start, _whole_step(sites, start)
     services = list(Service.objects.filter(name__in=workloads).select_related("model_card", "partition"))
     if not services:
         raise BadStudy("base", "there is no service to simulate; set one up, or take one of the papers' scenarios")
@@ -78,6 +80,8 @@ def draft(
     head = {"name": "fleet", "seed": 1, "start": start.isoformat(), "overload": "allow", "cut_fleet": True}
     made = Draft({**head, "periods": _periods(), "overheads": _overheads()})
     made.document["policy"] = _policy(services, made.notes)
+    if end is not None and (due := _epochs_due(services, began, end)):
+        made.document["epochs_due"] = due
     made.document["fleet"] = _groups(services, nodes, made.notes)
     stands = {group["site"] for group in made.document["fleet"]}
     kept = [site for site in sites if site.name in stands]
@@ -105,6 +109,13 @@ def _whole_step(sites: Sequence[Site], at: datetime) -> datetime:
 def _periods() -> dict[str, float]:
     """Returns the periods of loops to which a policy gives none."""
     return {f"{loop.value}_s": float(settings.GREENSERVE_LOOPS[loop.value]["period_s"]) for loop in Loop}
+
+
+def _epochs_due(services: Sequence[Service], start: datetime, end: datetime) -> dict[str, float]:
+    """Returns when after `start` the first epoch of each loop began."""
+    began = Epoch.objects.filter(service__in=services, advisory=False, started_at__gte=start, started_at__lt=end)
+    first = began.order_by().values_list("kind").annotate(Min("started_at"))
+    return {f"{kind}_s": round((at - start).total_seconds(), 3) for kind, at in first if kind in set(Loop)}
 
 
 def _overheads() -> dict[str, float]:

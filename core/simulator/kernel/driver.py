@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -181,6 +182,7 @@ def simulate(
     keep_segments: int = 0,
     slice_s: float = _SLICE_S,
     offers: int = _OFFERS,
+    first_s: Mapping[str, float] = MappingProxyType({}),
 ) -> Outcome:
     """Runs every request to its end.
 
@@ -195,6 +197,7 @@ def simulate(
         keep_events, keep_segments: How many entries of the logs to keep (the first ones).
         slice_s: Simulated seconds after which progress is reported, at the latest.
         offers: How often a router may hold back what is left, while nothing runs; then it is refused.
+        first_s: When the first epoch of a control is, by its name; else at 0.
 
     A KeyboardInterrupt (Ctrl-C) out of `progress` ends the run early: the outcome is `partial`.
 
@@ -209,7 +212,7 @@ def simulate(
     blocks = _checked(fleet, iter([load] if isinstance(load, Load) else load), bool(controls))
     world = stepping.world(fleet, blocks, taker, bin_s=bin_s, keep_events=keep_events, keep_segments=keep_segments)
     span_s = float(load.arrival_s[-1]) if isinstance(load, Load) else math.inf
-    driver = _Driver(fleet, world, controls, router, clock_switch_s, offers)
+    driver = _Driver(fleet, world, controls, router, clock_switch_s, offers, first_s)
     outcome = driver.run(max(1.0, min(slice_s, span_s / _SLICES)), progress)
     return replace(outcome, rows=kept.rows()) if kept is not None else outcome
 
@@ -225,9 +228,10 @@ class _Driver:
         router: Router | None,
         clock_switch_s: Callable[[InstanceSpec], float],
         offers: int,
+        first_s: Mapping[str, float],
     ) -> None:
         self._fleet, self._world = fleet, world
-        self._clock_switch_s, self._offers = clock_switch_s, offers
+        self._clock_switch_s, self._offers, self._first_s = clock_switch_s, offers, first_s
         self._controls = sorted(controls, key=lambda control: -control.period_s)
         self._specs = list(fleet.instances)
         self._number = {spec.name: i for i, spec in enumerate(self._specs)}
@@ -247,7 +251,7 @@ class _Driver:
     def run(self, slice_s: float, progress: Callable[[int, float], None] | None) -> Outcome:
         world, now_s, acted_s, tick_s = self._world, 0.0, 0.0, slice_s
         for rank, control in enumerate(self._controls):
-            self._at(0.0, self._epoch(control, rank), 1 + rank)
+            self._at(self._first_s.get(control.name, 0.0), self._epoch(control, rank), 1 + rank)
         try:
             while True:
                 now_s = min(tick_s, self._events[0][0] if self._events else math.inf)
@@ -280,7 +284,7 @@ class _Driver:
 
     def _epoch(self, control: Control, rank: int) -> Effect:
         fastest = rank == len(self._controls) - 1
-        count = 0
+        first_s, count = self._first_s.get(control.name, 0.0), 0
 
         def effect(now_s: float) -> None:
             nonlocal count
@@ -294,7 +298,7 @@ class _Driver:
             if rank == 0:
                 self._give_up(count)
             count += 1
-            self._at(count * control.period_s, effect, 1 + rank)
+            self._at(first_s + count * control.period_s, effect, 1 + rank)
 
         return effect
 

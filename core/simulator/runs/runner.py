@@ -232,6 +232,7 @@ def run_scenario(
         bin_s=bin_s(scenario.sites.values(), most_bin_s),
         keep_segments=keep_segments,
         slice_s=slice_s,
+        first_s={control.name: _first_s(scenario, control) for control in layout.controls},
     )
     if tables is not None:
         tables.close(outcome)
@@ -251,6 +252,11 @@ def run_scenario(
         "simulated_rps": outcome.requests / wall_s,
     }
     return Run(scenario, layout.fleet, outcome, head | found | tail)
+
+
+def _first_s(scenario: Scenario, control: Control) -> float:
+    """Returns when the control's first epoch is: at 0, or as the scenario's loops of its name are due."""
+    return scenario.due_s.get(control.name, 0.0) % control.period_s
 
 
 def _references(scenario: Scenario) -> list[InstanceSpec]:

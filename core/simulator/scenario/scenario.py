@@ -99,7 +99,8 @@ class SiteFleet:
 class Scenario:
     """`cut_fleet`: policies without a loop over instances have the sites' GPUs, cut as live ones; else the groups.
 
-    `usual_s`: the periods of loops to which no policy gives one, where the fleet has other ones than usual.
+    `usual_s`: the periods of loops to which no policy gives one, where the fleet has other ones than usual. `due_s`:
+    when an epoch of a loop is due, in s of the run, where that is not at 0.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Scenario:
     overload: str  # refuse | allow
     cut_fleet: bool = False
     usual_s: Mapping[Loop, float] = field(default_factory=dict)
+    due_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def tenants(self) -> tuple[str, ...]:
@@ -173,7 +175,7 @@ def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
     _check_names(groups, services, sites)
     policy = root.section("policy") if root.is_mapping("policy") else None
     policy_keys = {"name": root.text("policy", "single_pool")} if policy is None else policy.values
-    usual_s = _periods(root.section("periods"))
+    usual_s, due_s = _seconds(root.section("periods"), above=0.0), _seconds(root.section("epochs_due"), least=0.0)
     scenario = Scenario(
         name=root.text("name", path.stem),
         seed=root.integer("seed", 1, least=0),
@@ -189,6 +191,7 @@ def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
         overload=root.choice("overload", ("refuse", "allow"), "refuse"),
         cut_fleet=root.flag("cut_fleet", False),
         usual_s=usual_s,
+        due_s={loop.value: at_s for loop, at_s in due_s.items()},
     )
     root.finish()
     return scenario
@@ -215,11 +218,11 @@ def policy_of(scenario: Scenario, text: str | None) -> PolicyConfig:
     return read_policy(put_over(scenario.policy_keys, keys, name), scenario.usual_s)
 
 
-def _periods(section: Section) -> dict[Loop, float]:
-    """Reads the usual period of each loop in seconds."""
-    given = {loop: section.number(f"{loop.value}_s", None, above=0.0) for loop in Loop}
+def _seconds(section: Section, least: float | None = None, above: float | None = None) -> dict[Loop, float]:
+    """Reads seconds by loop, such as `carbon_s`."""
+    given = {loop: section.number(f"{loop.value}_s", None, least=least, above=above) for loop in Loop}
     section.finish()
-    return {loop: period_s for loop, period_s in given.items() if period_s is not None}
+    return {loop: value_s for loop, value_s in given.items() if value_s is not None}
 
 
 def _check_names(groups: Sequence[Group], services: Sequence[Service], sites: Mapping[str, Site]) -> None:

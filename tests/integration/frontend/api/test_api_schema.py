@@ -114,7 +114,7 @@ def rows_of(document: dict[str, Any], headers: dict[str, str]) -> dict[str, list
     """The rows of each list, by its path."""
     found = {}
     for operation in operations(document, lambda path: "{" not in path and "docs" not in path):
-        if operation.method == "get":
+        if operation.method == "get" and "limit" in operation.query:
             found[operation.path] = operation.Case(query={"limit": 500}).call(headers=headers).json()["results"]
     return found
 

@@ -355,3 +355,12 @@ def test_profiles_of_a_class_count_before_the_engine_model(tmp_path: Path) -> No
     slow = figures(path, policy="min_energy {alpha: 1.0}")
     path.write_text(FLEET)
     assert slow["gpu_hours"] > figures(path, policy="min_energy {alpha: 1.0}")["gpu_hours"]
+
+
+def test_epochs_are_when_the_scenario_says_that_they_are_due(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET + "epochs_due: {scale_s: 13.5}\n")
+    scenario = read_scenario(path)
+    run = run_scenario(scenario, requests_of(scenario), "greenserve")
+    at_s = [decision.at_s for decision in run.outcome.decisions if decision.loop == "scale"]
+    assert at_s[:2] == [3.5, 13.5]
