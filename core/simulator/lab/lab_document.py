@@ -21,10 +21,12 @@ is the engine model (docs/fidelity.md); nothing of it was fitted to these result
 - A figure that is {CALCULATED} comes from profiles or the engine model; all others come from runs.
 - A row about energy, carbon, power or GPU time shows the SLO attainment of the run, and in brackets its baseline's.
   {MARK}: it is below the baseline's, or below {100.0 * KEPT:g} %.
-- Where a figure is off by more than {100.0 * OFF:g} % of the published one, a line below its table says why. The
-  figures in it are read off the runs; "not known" means that nobody knows yet.
+- Where a figure is off by more than {100.0 * OFF:g} % of the published one, a line below its table says why. What it
+  says of runs is read off them; "not known" means that nobody knows yet.
 
 The figures of all runs are in results.json; `greenserve lab --check` says whether this page is what they give.
+`greenserve lab` runs the quick experiments again, `greenserve lab --all` all of them and `greenserve lab NAME` one; the
+figures of the others stay. `greenserve lab --list` says which are quick, and what their runs took.
 """
 _IMAGE = re.compile(r"!\[([^\]]+)\]\(((?:[\w-]+/)*[\w.-]+)\.svg\)")
 _ROW = ("published", "simulated", "attainment", "ratio")
