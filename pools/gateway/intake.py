@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
@@ -45,12 +46,13 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Intake:
-    """Looks at requests, and keeps their records."""
+    """Looks at requests, and keeps their records. `open`: calls that may be placed and have left no record, by id."""
 
     fleet: FleetView
     classifier: Classifier
     journal: Journal
     metrics: Metrics
+    open: dict[str, Call] = field(default_factory=dict)
 
     def key(self, request: Request) -> wire.FleetKey:
         """Returns the caller's key. Raises ApiError 401, or 503 while the fleet is not known."""
@@ -111,6 +113,7 @@ class Intake:
             call.prompt_start = _prompt_start(request.body, endpoint)
         call.body, call.strip_usage = validation.relayed_body(request.body, parsed, service.model)
         call.strip_usage = call.strip_usage and not call.tells_energy
+        self.open[call.request_id] = call
 
     def models(self, request: Request, path: bytes, created_at_s: int) -> bytes:
         """Returns the models that the caller may use, or the one that `path` names, in OpenAI's shape with vLLM's
@@ -149,11 +152,25 @@ class Intake:
         """Records several calls as `record` does, with one write for all."""
         rows = []
         for call, ending in ended:
+            self.open.pop(call.request_id, None)
             try:
                 rows.append(self._row(call, ending))
             except Exception:
                 log.exception("request %s leaves no record", call.request_id)
         self.journal.append(*rows)
+
+    def open_requests(self) -> wire.OpenRequests:
+        """Returns the open calls, the newest first; of very many not all."""
+        newest = list(islice(reversed(self.open.values()), wire.OPEN_REQUESTS_MOST))
+        services = list(dict.fromkeys(call.service.name for call in newest))
+        return wire.OpenRequests(
+            services,
+            [services.index(call.service.name) for call in newest],
+            [call.request_id for call in newest],
+            [call.request.started_at_s for call in newest],
+            [call.prompt_tokens or 0 for call in newest],
+            [call.predicted_tokens or 0 for call in newest],
+        )
 
     def _row(self, call: Call, ending: Ending) -> wire.RequestRow:
         """Makes a call's row, counts it and learns from it."""

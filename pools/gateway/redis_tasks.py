@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -114,12 +114,13 @@ class RedisLink:
         if not await added:
             raise StreamFull("the stream is full: its ingester is behind, or away")
 
-    async def beat(self, process: str, detail: str) -> int:
-        """Leaves a sign of life. Returns how many gateways have done so recently."""
+    async def beat(self, process: str, detail: str, open_requests: wire.OpenRequests) -> int:
+        """Leaves a sign of life, and which requests are open. Returns how many gateways have done so recently."""
         now_s = time.time()
         heartbeat = wire.Heartbeat(process, now_s, HEARTBEAT_PERIOD_S, detail)
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.set(wire.alive_key(process), wire.encode(heartbeat), ex=wire.HEARTBEAT_TTL_S)
+            pipe.set(wire.open_requests_key(process), wire.encode(open_requests), ex=wire.OPEN_REQUESTS_TTL_S)
             pipe.zadd(wire.GATEWAYS_KEY, {process: now_s})
             pipe.zremrangebyscore(wire.GATEWAYS_KEY, "-inf", now_s - 5 * HEARTBEAT_PERIOD_S)
             pipe.zcard(wire.GATEWAYS_KEY)
@@ -261,11 +262,13 @@ async def keep_asking(link: RedisLink, process: str, asks: asyncio.Queue[Pending
             beat.failed(error)
 
 
-async def keep_beating(link: RedisLink, process: str, view: FleetView) -> None:
+async def keep_beating(
+    link: RedisLink, process: str, view: FleetView, open_requests: Callable[[], wire.OpenRequests]
+) -> None:
     beat = Repeated("the heartbeat", HEARTBEAT_PERIOD_S)
     while True:
         try:
-            view.gateways = max(1, await link.beat(process, f"{view.ready_instances} instances ready"))
+            view.gateways = max(1, await link.beat(process, f"{view.ready_instances} instances ready", open_requests()))
             beat.worked()
         except (RedisError, OSError) as error:
             beat.failed(error)

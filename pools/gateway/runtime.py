@@ -138,7 +138,7 @@ class GatewayRuntime:
         asks: asyncio.Queue[PendingClockRequest] = asyncio.Queue()
         self.clocks.send = asks.put_nowait
         self.begin(redis_tasks.keep_asking(link, config.name, asks), "clock requests")
-        self.begin(redis_tasks.keep_beating(link, config.name, self.fleet), "heartbeat")
+        self.begin(redis_tasks.keep_beating(link, config.name, self.fleet, self.intake.open_requests), "heartbeat")
 
     def begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Begins a task that goes on until `stop`."""

@@ -17,6 +17,7 @@ Callers write `from pools import wire` and `wire.DesiredInstance`. Each name sta
 - worker_registration: engines that register themselves
 - sample_batches: what agents measured and decided
 - request_rows: records of requests
+- open_requests: requests that have come and not ended
 - process_table: the supervisor's processes, and signs of life
 - simulation_updates: how a run stands
 """
@@ -53,6 +54,10 @@ from pools.wire.message_codec import (
     decode,
     encode,
 )
+from pools.wire.open_requests import (
+    OPEN_REQUESTS_MOST,
+    OpenRequests,
+)
 from pools.wire.process_table import (
     Heartbeat,
     ProcessRow,
@@ -74,6 +79,7 @@ from pools.wire.redis_keys import (
     HEARTBEAT_TTL_S,
     INGEST_GROUP,
     MEASURED_WORKERS_KEY,
+    OPEN_REQUESTS_TTL_S,
     PROCESSES_KEY,
     PROFILES_KEY,
     PUBLISHED_KEY,
@@ -87,6 +93,7 @@ from pools.wire.redis_keys import (
     clock_channel,
     desired_key,
     node_queue,
+    open_requests_key,
     simulation_key,
     simulation_stop_key,
     worker_key,
@@ -139,6 +146,8 @@ __all__ = [
     "LONGEST_CLOCK_LEASE_S",
     "MEASURED_WORKERS_KEY",
     "NUMBER_BYTES",
+    "OPEN_REQUESTS_MOST",
+    "OPEN_REQUESTS_TTL_S",
     "PROCESSES_KEY",
     "PROFILES_KEY",
     "PUBLISHED_KEY",
@@ -171,6 +180,7 @@ __all__ = [
     "LatencyLimits",
     "MeasuredEngine",
     "Message",
+    "OpenRequests",
     "ProcessRow",
     "ProcessTable",
     "RequestBatch",
@@ -188,6 +198,7 @@ __all__ = [
     "encode",
     "encode_profile",
     "node_queue",
+    "open_requests_key",
     "simulation_key",
     "simulation_stop_key",
     "worker_key",

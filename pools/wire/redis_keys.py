@@ -19,6 +19,7 @@
 | `greenserve:requests` | stream, field `b` = RequestBatch | gateways | telemetry ingester |
 | `greenserve:processes` | string with expiry, ProcessTable | supervisor, each second | health page |
 | `greenserve:gateways` | sorted set, name by time of its last sign of life | gateways | gateways: how many they are |
+| `greenserve:open:<gateway>` | string with expiry, OpenRequests | gateways, each two seconds | scheduler.control |
 | `greenserve:alive:<process>` | string with expiry, Heartbeat | every process | health page |
 | `greenserve:tasks` | hash, sums by `<task>|<outcome>` and `<task>|seconds` | Celery workers | web's `/metrics` |
 | `greenserve:simulation:<id>` | list with expiry, SimulationUpdate | a `simulations` worker | who asked for the run |
@@ -52,6 +53,7 @@ BATCHES_QUEUE = "batches"
 AGENT_STATE_TTL_S = 10
 FLEET_INDEX_TTL_S = 60  # it goes when a scheduler of 0.1.0 takes over: gateways then read what that one writes
 HEARTBEAT_TTL_S = 60
+OPEN_REQUESTS_TTL_S = 10
 SIMULATION_KEPT_S = 3600
 
 DESIRED_PREFIX = "greenserve:desired:"
@@ -59,6 +61,7 @@ AGENT_PREFIX = "greenserve:agent:"
 ALIVE_PREFIX = "greenserve:alive:"
 CLOCK_PREFIX = "greenserve:clock:"
 WORKER_PREFIX = "greenserve:worker:"
+OPEN_REQUESTS_PREFIX = "greenserve:open:"
 
 
 def desired_key(node: str) -> str:
@@ -76,6 +79,10 @@ def alive_key(process: str) -> str:
 def clock_channel(node: str) -> str:
     """Names the channel of clocks that gateways ask a node's agent for. Nothing is kept: who is not there misses it."""
     return CLOCK_PREFIX + node
+
+
+def open_requests_key(gateway: str) -> str:
+    return OPEN_REQUESTS_PREFIX + gateway
 
 
 def worker_key(uid: str) -> str:

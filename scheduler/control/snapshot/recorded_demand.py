@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -18,10 +19,13 @@ from core.observations.demand.class_view import Declared
 from core.observations.demand.loop_windows import recent_stretches, whole_stretches
 from core.observations.mode_profile import Lengths
 from core.policy.request_classes import ClassBounds, ClassGrid
-from pools.models import Service
+from pools.models import RequestClass, Service
+from pools.open_requests import open_requests
+from scheduler import agents
 from telemetry.forecasts import load_forecasts
 from telemetry.forecasts.histories import load_step_s
-from telemetry.models import DemandSketch, LoadPoint
+from telemetry.models import DemandSketch, LoadPoint, RequestRecord
+from telemetry.storage.sql.demand_sketches import OPEN_END, OUTPUT_BORDERS, PROMPT_BORDERS
 
 MOST_RISE = 4.0  # a forecast may not multiply what was seen by more
 
@@ -148,7 +152,7 @@ def foreseen(seen: DemandWindow, service: Service, now: datetime, step_s: float,
 
 def arrivals(service: Service, now: datetime, period_s: float) -> DemandWindow:
     """Reads the requests of the last period (between 5 minutes and an hour) that a worker had or should have had: its
-    whole stretches, without the one under way.
+    whole stretches, without the one under way. Those that have not ended count by what is predicted of them.
     """
     first, last = whole_stretches(now.timestamp(), period_s)
     start_s = first * STRETCH_S
@@ -166,7 +170,43 @@ def arrivals(service: Service, now: datetime, period_s: float) -> DemandWindow:
     came = np.zeros((len(rows), last - first, 4))
     for own, (*_, at, requests, prompt, output, context) in zip(came, rows, strict=True):
         np.add.at(own, at, np.array([requests, prompt, output, context], dtype=np.float64).T)
-    return DemandWindow(start_s, [LengthRange(*row[:4]) for row in rows], came, declared_load(service, now, period_s))
+    ranges, under_way = _under_way(service, start_s, last - first)
+    ranges = [*(LengthRange(*row[:4]) for row in rows), *ranges]
+    return DemandWindow(start_s, ranges, np.concatenate([came, under_way]), declared_load(service, now, period_s))
+
+
+def _under_way(service: Service, start_s: float, stretches: int) -> tuple[list[LengthRange], NDArray[np.float64]]:
+    """Returns the requests that came in the window and have no record yet, since they have not ended, as in
+    `DemandWindow`."""
+    found = {
+        own.request_id: own
+        for own in open_requests(agents.connect(), service.name)
+        if start_s <= own.started_at_s < start_s + stretches * STRETCH_S
+    }
+    since = datetime.fromtimestamp(start_s, UTC)
+    ended = RequestRecord.objects.filter(started_at__gte=since, request_id__in=list(found))
+    for request_id in ended.values_list("request_id", flat=True):
+        del found[request_id]
+    prompts, outputs = _borders("input", PROMPT_BORDERS), _borders("output", OUTPUT_BORDERS)
+    by_range: dict[LengthRange, NDArray[np.float64]] = {}
+    for own in found.values():
+        within = LengthRange(*_between(prompts, own.prompt_tokens), *_between(outputs, own.output_tokens))
+        mine = by_range.setdefault(within, np.zeros((stretches, 4)))
+        prompt, output = float(own.prompt_tokens), float(own.output_tokens)
+        at = int((own.started_at_s - start_s) // STRETCH_S)
+        mine[at] += (1.0, prompt, output, output * (prompt + output / 2.0))
+    return list(by_range), np.array(list(by_range.values())).reshape(len(by_range), stretches, 4)
+
+
+def _borders(side: str, usual: tuple[int, ...]) -> list[int]:
+    """Returns the lengths between which requests are counted together, as sketches are, ascending from 0."""
+    own = RequestClass.objects.values_list(f"{side}_min", f"{side}_max")
+    return sorted({0, *usual, *(border for pair in own for border in pair if border is not None)})
+
+
+def _between(borders: Sequence[int], tokens: int) -> tuple[int, int]:
+    place = bisect_right(borders, max(0, tokens))
+    return borders[place - 1], borders[place] if place < len(borders) else OPEN_END
 
 
 def declared_load(service: Service, now: datetime, period_s: float) -> Declared | None:

@@ -37,6 +37,9 @@ def every() -> dict[str, wire.Message]:
         ),
         wire.BATCH_STREAM: _batch(),
         wire.REQUEST_STREAM: wire.RequestBatch("gateway", "boot-1", 42, [_request()]),
+        wire.open_requests_key("gateway"): wire.OpenRequests(
+            ["llama3-70b"], [0], ["0c6f6c2b7a11"], [NOW_S], [374], [129]
+        ),
         wire.PROCESSES_KEY: wire.ProcessTable(
             NOW_S,
             [wire.ProcessRow("web", 4_000, "running", NOW_S - 60, 1, "var/log/web.log", "exit 1", 12.5, 300_000_000)],

@@ -3,6 +3,7 @@
 import random
 from datetime import timedelta
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from core.observations.demand.class_view import Declared
 from core.observations.demand.loop_windows import MAX_WINDOW_S, MIN_WINDOW_S
 from core.observations.mode_profile import Lengths
 from core.policy.presets import DYNAMO
-from pools import demo
+from pools import demo, wire
 from pools.models import Partition, RequestClass, Service
 from pools.writes import ensure_partition
 from scheduler.control import turn_context
@@ -121,3 +122,34 @@ def test_declared_load_counts_until_requests_before_the_window_are_on_record(dem
         LoadPoint.objects.update(start_at=moment(END_S - 900.0))
     declared = arrivals(service, NOW, 300.0).declared
     assert declared == Declared(2.0 if known == "neither" else 0.0, Lengths(500, 50))
+
+
+def test_requests_count_when_they_come_and_once(demo_service, redis_client):
+    rows = made(random.Random(7), list(RequestClass.objects.all()), 60)
+    whole = [
+        msgspec.structs.replace(row, status="ok", prompt_tokens=row.prompt_tokens or 1, output_tokens=predicted)
+        for row in rows
+        if (predicted := row.predicted_output_tokens)
+    ]
+    ended, under_way = whole[::2], whole[1::2]
+    assert ended
+    assert under_way
+    request_records.insert(ended, request_records.Objectives())
+    open_ones = [*under_way, ended[0]]  # whose record is in already
+    redis_client.zadd(wire.GATEWAYS_KEY, {"gateway": NOW_S})
+    redis_client.set(
+        wire.open_requests_key("gateway"),
+        wire.encode(
+            wire.OpenRequests(
+                ["another", demo_service.name],
+                [1] * len(open_ones) + [0],
+                [row.request_id for row in open_ones] + ["other"],
+                [row.started_at_s for row in open_ones] + [NOW_S - 20.0],
+                [row.prompt_tokens for row in open_ones] + [10],
+                [row.predicted_output_tokens for row in open_ones] + [10],
+            )
+        ),
+    )
+    classes = list(Partition.objects.get(name=DYNAMO).classes.all())
+    found = {name: counted(came) for name, came in arrivals(demo_service, NOW, 300.0).by_class(classes).items()}
+    assert found == arrivals_by_class(whole, classes, END_S - 300.0, END_S)

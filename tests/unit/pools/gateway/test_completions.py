@@ -13,7 +13,7 @@ import pytest
 
 from core.predictors.output_length import WARM_UP
 from tests.fakes.fleet import ENGINE_MODEL, MODEL, OTHER_SECRET, SECRET
-from tests.unit.pools.gateway.conftest import Bench, Start, completion
+from tests.unit.pools.gateway.conftest import Bench, Start, completion, until
 
 LINE = re.compile(r"# (HELP|TYPE) greenserve_gateway_\w+ .+|greenserve_gateway_\w+(\{.*\})? [-+.\de]+")
 PROMPT_TEXT = "The quick brown fox jumps over the lazy dog. " * 4
@@ -265,3 +265,24 @@ async def test_metrics_count_requests_when_they_ended(bench: Bench) -> None:
         assert re.fullmatch(
             r"# (HELP|TYPE) greenserve_gateway_\w+ .+|greenserve_gateway_\w+(\{.*\})? [-+.\dinfa e]+", line
         )
+
+
+async def test_request_is_open_until_it_leaves_its_record(bench: Bench) -> None:
+    bench.engine.pace_s = 0.05
+    task = asyncio.create_task(bench.events(completion()))
+    intake = bench.server.runtime.intake
+    await until(lambda: bool(intake.open))
+    found = intake.open_requests()
+    assert (found.services, found.service, found.prompt_tokens, found.predicted_output_tokens) == (
+        [MODEL],
+        [0],
+        [300],
+        [20],
+    )
+    await task
+    row = await bench.row()
+    assert found.request_id == [row.request_id]
+    assert found.started_at_s == [row.started_at_s]
+    async with bench.post(completion(max_tokens=-1)) as refused:
+        assert refused.status == 400
+    assert not intake.open
