@@ -21,9 +21,10 @@ from .policy import change
 
 if TYPE_CHECKING:
     from core.simulator.workload import TraceRequest
-    from scheduler.whatif.twin import Margins, Row, Twin
+    from scheduler.whatif.twin import ComparedFigure, Margins, Twin
 
 STANDS_WITHIN_S, RECORDED_WITHIN_S, LOOK_S = 180.0, 120.0, 2.0
+STEP_S = 10.0  # of the demo's feeds
 QUIET_S = 15.0  # for which nothing may have changed of the fleet before requests leave
 
 
@@ -82,6 +83,7 @@ def twin(
         before = Service.objects.filter(name=name, policy=policy_name, knobs=given).exists()
         change(name, policy_name, given)
         _wait_until_it_stands(name, None if before else since)
+        _wait_for_a_step()
         start = timezone.now()
         click.echo(f"{len(requests)} requests in {minutes:g} min under {policy_name} ...", err=True)
         _send(requests, name)
@@ -159,6 +161,11 @@ def _wait_until_it_stands(service: str, since: datetime | None) -> None:
     fail(f"the fleet of {service} did not come to rest in {STANDS_WITHIN_S:g} s: {', '.join(states) or 'no instance'}")
 
 
+def _wait_for_a_step() -> None:
+    """Waits for the next whole step of carbon feeds: what is simulated begins there, and nobody waits long for it."""
+    time.sleep(STEP_S - time.time() % STEP_S)
+
+
 def _send(requests: list[TraceRequest], service: str) -> None:
     from pools.load_generator import replay
 
@@ -222,7 +229,7 @@ def _print(found: Twin) -> None:
         console.print(note)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ComparedFigure) -> tuple[str, ...]:
     label = f"{row.label}{f', {row.unit}' if row.unit else ''}"
     values = ("-" if value is None else f"{value:,.4g}" for value in (row.live, row.simulated))
     points = "points" if row.share else "%"

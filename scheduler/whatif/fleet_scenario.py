@@ -70,7 +70,7 @@ def draft(
         BadStudy: There is nothing to simulate, and what to do about it.
     """
     engine_knowledge.refresh()
-    began, start = start, _whole_step(sites, start)
+    start = _whole_step(sites, start)
     services = list(Service.objects.filter(name__in=workloads).select_related("model_card", "partition"))
     if not services:
         raise BadStudy("base", "there is no service to simulate; set one up, or take one of the papers' scenarios")
@@ -80,7 +80,7 @@ def draft(
     head = {"name": "fleet", "seed": 1, "start": start.isoformat(), "overload": "allow", "cut_fleet": True}
     made = Draft({**head, "periods": _periods(), "overheads": _overheads()})
     made.document["policy"] = _policy(services, made.notes)
-    if end is not None and (due := _epochs_due(services, began, end)):
+    if end is not None and (due := _epochs_due(services, start, end)):
         made.document["epochs_due"] = due
     made.document["fleet"] = _groups(services, nodes, made.notes)
     stands = {group["site"] for group in made.document["fleet"]}

@@ -88,8 +88,10 @@ def _fleet(kind: str, wanted: Mapping[str, Any], user: AnyUser, upload: bytes | 
             raise BadStudy("traffic.service", "none of its requests in this period can be simulated")
         files = {f"{n}.csv": scenario_traffic.trace(period, name) for n, name in enumerate(seen)}
         workloads: dict[str, dict[str, Any]] = {name: {"trace": f"{n}.csv"} for n, name in enumerate(seen)}
-        start = min(own.first for own in seen.values())
-        made = fleet_scenario.draft(sites, workloads, start, period.end, now)
+        made = fleet_scenario.draft(sites, workloads, min(own.first for own in seen.values()), period.end, now)
+        begun = datetime.fromisoformat(made.document["start"])
+        for name, own in seen.items():
+            workloads[name]["starts_s"] = round((own.first - begun).total_seconds(), 6)
         made.files |= files
         made.notes[:0] = [_request_note(name, own.requests, own.left_out) for name, own in seen.items()]
         return made

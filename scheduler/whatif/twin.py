@@ -28,16 +28,16 @@ Standing = Mapping[str, int]  # instances by "SITE GPU/TPn"
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """What came of one world. `standing`: the instances that stood, each `STANDING_STEP_S`."""
+class Side:
+    """A live or a simulated run. `standing`: the instances that stood, each `STANDING_STEP_S`."""
 
     figures: Mapping[str, Any]
     standing: Sequence[Standing]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A figure of both worlds.
+class ComparedFigure:
+    """A figure of both runs.
 
     `within`: what they may differ by, of the live one or, where `share`, in itself; None: it is shown and not judged.
     """
@@ -71,8 +71,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Margins:
-    """What the worlds may differ by: shares of the live figure, but points for attainment. `plans`: the share of the
-    time in which the same instances stand."""
+    """Says by how much a simulated figure may differ: a share of the live one, of attainment points. `plans` is the
+    share of the time in which the same instances are to stand."""
 
     energy: float = 0.05
     gpu_hours: float = 0.05
@@ -88,11 +88,11 @@ STATIC = Margins(energy=0.02)
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """Both worlds, and the scenario that the live one was exported as."""
+    """Both runs, and the scenario that the live one was exported as."""
 
     draft: Draft
-    live: World
-    simulated: World
+    live: Side
+    simulated: Side
     margins: Margins = field(default_factory=Margins)
 
     @property
@@ -102,14 +102,14 @@ class Twin:
         return sum(a == b for a, b in pairs) / len(pairs) if pairs else None
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ComparedFigure]:
         live, simulated, own = self.live.figures, self.simulated.figures, self.margins
         latency = own.latency
         found = [
             _row("requests", "", live, simulated, "requests"),
             _row("energy", "Wh", live, simulated, "energy_wh", within=own.energy),
             *(
-                Row(f"energy, {kind}", "Wh", _of(live, kind), _of(simulated, kind))
+                ComparedFigure(f"energy, {kind}", "Wh", _of(live, kind), _of(simulated, kind))
                 for kind in ("serving", "idle", "transition", "empty")
             ),
             _row("carbon", "gCO2e", live, simulated, "carbon_g"),
@@ -123,7 +123,7 @@ class Twin:
                 judged = latency if (key, name) in (("ttft_s", "p50"), ("tpot_s", "p50")) else None
                 found.append(_row(f"{words} {name}", "s", live[key], simulated[key], name, within=judged))
         agree = self.plans_agree
-        return [*found, Row("same instances stand", "of the time", 1.0, agree, 1.0 - own.plans, share=True)]
+        return [*found, ComparedFigure("same instances stand", "of the time", 1.0, agree, 1.0 - own.plans, share=True)]
 
     @property
     def holds(self) -> bool:
@@ -147,12 +147,12 @@ def _row(
     key: str,
     within: float | None = None,
     share: bool = False,
-) -> Row:
-    return Row(label, unit, live.get(key), simulated.get(key), within, share)
+) -> ComparedFigure:
+    return ComparedFigure(label, unit, live.get(key), simulated.get(key), within, share)
 
 
 def _of(figures: Mapping[str, Any], kind: str) -> float:
-    """Returns the energy of a kind. What serves is told apart by phase in the simulator alone."""
+    """Returns the energy of a kind. The simulator alone has serving by phase."""
     kinds = figures["energy_wh_by"]
     names = ("prefill", "decode", "serving") if kind == "serving" else (kind,)
     return float(sum(kinds.get(name, 0.0) for name in names))
@@ -167,7 +167,8 @@ def of(service: Service, start: datetime, end: datetime, now: datetime, user: An
         None,
         now,
     )
-    live = World(past_figures(start, end, service.name), list(_stood(service, start, end)))
+    start = datetime.fromisoformat(made.document["start"])
+    live = Side(past_figures(start, end, service.name), list(_stood(service, start, end)))
     return Twin(made, live, simulated(made), margins)
 
 
@@ -184,13 +185,13 @@ def _stood(service: Service, start: datetime, end: datetime) -> Iterator[Standin
         at += timedelta(seconds=STANDING_STEP_S)
 
 
-def simulated(made: Draft) -> World:
+def simulated(made: Draft) -> Side:
     """Runs the scenario under its own policy. Raises what `parse_scenario` and `run_scenario` do."""
     probe = _Probe()
     with scenario_documents.opened(made.document, made.files) as scenario:
         warm_up(scenario)
         run = run_scenario(scenario, requests_of(scenario), probes=(probe,))
-    return World(run.figures, probe.seen)
+    return Side(run.figures, probe.seen)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from core.simulator.fields import ScenarioError
 from core.simulator.kernel.arrivals import BLOCK_REQUESTS, Stream
-from core.simulator.workload.columns import cut, recut
+from core.simulator.workload.columns import at, cut, recut
 from core.simulator.workload.generate import generate
 from core.simulator.workload.spec import DEFAULT_REQUESTS, GENERATORS, Workload
 from core.simulator.workload.trace import Tally, read_trace
@@ -59,6 +59,8 @@ def stream(
         names = list(tenants) or [name for name, _ in workload.tenants]
         index = [names.index(name) for name, _ in workload.tenants]
         found = with_tenants(found, [share for _, share in workload.tenants], index, seed, service)
+    if workload.starts_s:
+        found = (at(block, block.arrival_s + workload.starts_s) for block in found)
     return _some(recut(tagged(found, service), block_requests))
 
 

@@ -29,7 +29,7 @@ class Workload:
     """The source of requests: a trace, or else a generator; and what is done with them, in this order.
 
     Time runs `time_scale` times as fast; there are `rate_scale` times as many in the same span; the first `requests` of
-    those within `duration_s` are taken; each is given a tenant by its share.
+    those within `duration_s` are taken; each is given a tenant by its share; all come `starts_s` later.
     """
 
     trace: Path | None = None
@@ -41,6 +41,7 @@ class Workload:
     duration_s: float | None = None
     tenants: tuple[tuple[str, float], ...] = ()
     prefix_hit_ratio: float = 0.0
+    starts_s: float = 0.0
 
 
 def read_workload(section: Section, folder: Path) -> Workload:
@@ -62,6 +63,7 @@ def read_workload(section: Section, folder: Path) -> Workload:
         duration_s=duration_s,
         tenants=_tenants(section),
         prefix_hit_ratio=_number(section, "prefix_hit_ratio", 0.0, least=0.0, most=1.0),
+        starts_s=_number(section, "starts_s", 0.0, least=0.0),
     )
     section.finish()
     return found

@@ -63,7 +63,7 @@ class PeriodFiguresSerializer(serializers.Serializer):
 
 
 class PeriodFiguresView(View):
-    """What a past period took and gave."""
+    """Figures of a past period."""
 
     @extend_schema(
         operation_id="period_figures_retrieve",
