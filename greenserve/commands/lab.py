@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from core.simulator.lab.runs import Given
 
 DOCUMENT = Path("docs/results.md")
+WIDTH = 160  # of tables that no terminal shows, in characters
 
 
 @click.command()
@@ -209,10 +211,12 @@ def _print_table(title: str, table: Table) -> None:
     from rich.markup import escape
     from rich.table import Table as Printed
 
-    printed = Printed(*map(escape, table.head), title=escape(title))
+    printed = Printed(title=escape(title))
+    for name in table.head:
+        printed.add_column(escape(name), overflow="fold")
     for row in table.rows:
         printed.add_row(*map(escape, row))
-    Console().print(printed)
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(printed)
 
 
 def _of_kept(target: Path, render: bool) -> None:
