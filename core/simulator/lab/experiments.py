@@ -47,7 +47,8 @@ COMMON_SITES = Experiment(
     title="Policies of several sites on one scenario: the three-site day with carbon",
     scenario="three-sites-carbon",
     stands_in=(
-        "FREESH's testbed and day at six times the rate, and with limits that its GPUs can keep: TTFT and TBT of table 7."
+        "FREESH's testbed and day at six times the rate, and with limits that its GPUs can keep: TTFT and TBT of table "
+        "7."
     ),
     runs=plain("freesh_baseline", "min_energy", "freesh", "greenserve"),
     bound=True,
