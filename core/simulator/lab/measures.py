@@ -5,7 +5,7 @@ Each is a value that can be called with the results, so that tables know which r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -79,6 +79,24 @@ class Mean:
 
 
 @dataclass(frozen=True, slots=True)
+class SavingInAll:
+    """The saving in per cent over several runs together; each part is a run, its baseline, and how often they count."""
+
+    parts: tuple[tuple[str, str, float], ...]
+    name: str = "energy_wh"
+
+    def __call__(self, results: Results) -> float | None:
+        own = self._sum(results, [(of, weight) for of, _, weight in self.parts])
+        other = self._sum(results, [(against, weight) for _, against, weight in self.parts])
+        return None if own is None or not other else 100.0 * (1.0 - own / other)
+
+    def _sum(self, results: Results, runs: Sequence[tuple[str, float]]) -> float | None:
+        found = [(_read(results, run, self.name, None), weight) for run, weight in runs]
+        known = [weight * value for value, weight in found if value is not None]
+        return sum(known) if len(known) == len(found) else None
+
+
+@dataclass(frozen=True, slots=True)
 class Quotient:
     """One measure over another."""
 
@@ -131,6 +149,8 @@ def pairs_of(measure: Measure) -> tuple[Pair, ...]:
             return ((of, None),)
         case TokensPerJ(of=of):
             return ((of, None),)
+        case SavingInAll(parts=parts, name=name) if name in SPENT:
+            return tuple((of, against) for of, against, _ in parts)
         case Mean(parts=parts):
             return tuple(pair for part in parts for pair in pairs_of(part))
     return ()

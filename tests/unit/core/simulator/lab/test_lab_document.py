@@ -13,7 +13,7 @@ from core.simulator.lab.experiments import EXPERIMENTS
 from core.simulator.lab.found import Found
 from core.simulator.lab.lab_charts import chart_of
 from core.simulator.lab.lab_document import document, section
-from core.simulator.lab.measures import CALCULATED, Calculated, change, figure, saving, times
+from core.simulator.lab.measures import CALCULATED, Calculated, SavingInAll, change, figure, saving, times
 from core.simulator.lab.why import Claim, why
 from core.simulator.policies import POLICIES
 
@@ -55,6 +55,13 @@ def test_published_stands_beside_simulated_and_what_is_off_is_explained_or_said_
     assert "| after | 120 | 0.600 | 0.991 | 0.3 | - | 5 | 8.0 |" in text
     assert "| *clairvoyant bound* | 100 | 0.500 |" in text
     assert "Apart.\n\n| part | Wh |\n|---|---|\n| idle | 5 |\n" in text
+
+
+def test_runs_count_as_often_as_they_are_said_to_in_a_saving_of_several_with_the_attainment_of_the_worst():
+    results = RESULTS | {"night before": figures(100.0), "night": figures(20.0, attainment=0.97)}
+    together = SavingInAll((("after", "before", 1.0), ("night", "night before", 3.0)))
+    text = section(replace(ONE, rows=(Row("day", "fig. 1", "%", 64.0, together),)), Found(results), "pictures/one.html")
+    assert "| day | 64 % | fig. 1 | 64 % | 97.0 % (99.5 %) † | 1.00 |" in text
 
 
 @pytest.mark.parametrize(
