@@ -373,9 +373,7 @@ def _service(service: Service, workload: dict[str, Any], start: datetime) -> dic
         found["partitions"] = partitions
     if slo := {f"{slo.kind}_s": slo.objective_s for slo in service.slos.all()}:
         found["slo"] = slo
-    if declared := _declared(service, start):
-        found["declared"] = declared
-    return found
+    return found | {"declared": _declared(service, start)}
 
 
 def _declared(service: Service, start: datetime) -> list[dict[str, float]]:

@@ -302,13 +302,15 @@ def _declared(scenario: Scenario, traffic: Traffic) -> tuple[CellLoad | None, ..
     for service in scenario.services:
         cells = len(service.cells)
         own = traffic.declared[len(found) : len(found) + cells]
-        found += _by_cell(service, service.declared) if service.declared else own
+        found += own if service.declared is None else _by_cell(service, service.declared)
     return tuple(found)
 
 
 def _by_cell(service: Service, declared: Sequence[DeclaredLoad]) -> list[CellLoad | None]:
     """Returns the declared loads of each cell as one; None: nothing of its lengths is declared."""
     found: list[CellLoad | None] = [None] * len(service.cells)
+    if not declared:
+        return found
     lengths = np.array([(load.prompt_tokens, load.output_tokens) for load in declared])
     rps = np.array([load.rps for load in declared])
     cell_of = service.cells.of_lengths(*np.rint(lengths).astype(np.int64).T)

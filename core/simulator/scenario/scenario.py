@@ -64,7 +64,7 @@ class DeclaredLoad:
 class Service:
     """Requests for one model, with their objectives. The first partition's classes are those of the figures.
 
-    `declared`: what policies expect at first; none: what an operator would who knew the requests, the peak rate and
+    `declared`: what policies expect at first; None: what an operator would who knew the requests, the peak rate and
     mean lengths of each cell.
     """
 
@@ -72,7 +72,7 @@ class Service:
     workload: Workload
     partitions: tuple[Partition, ...]
     predictor: LengthPredictor = field(default_factory=LengthPredictor)
-    declared: tuple[DeclaredLoad, ...] = ()
+    declared: tuple[DeclaredLoad, ...] | None = None
     model: str | None = None  # None: whatever the fleet runs
     decode: bool = True  # False: a model of one pass, whose only token is its answer
 
@@ -269,8 +269,10 @@ def _services(root: Section, folder: Path) -> tuple[Service, ...]:
     return tuple(found)
 
 
-def _declared(section: Section) -> tuple[DeclaredLoad, ...]:
-    """Reads `declared`, a load or a list of them: `rps`, `prompt_tokens`, `output_tokens`."""
+def _declared(section: Section) -> tuple[DeclaredLoad, ...] | None:
+    """Reads `declared`, a load or a list of them: `rps`, `prompt_tokens`, `output_tokens`. None: it says nothing."""
+    if "declared" not in section.names():
+        return None
     found = []
     for own in section.sections("declared"):
         values = [own.number(key, None, above=0.0) for key in ("rps", "prompt_tokens", "output_tokens")]
