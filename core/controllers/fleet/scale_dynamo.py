@@ -124,12 +124,13 @@ def _rule(
     least: Sequence[int],
     config: ScaleDynamoConfig,
 ) -> Rule:
-    """Returns the nodes of a pool for its load; a class of unknown load keeps what it has."""
+    """Returns the nodes of a pool for its load; a class of unknown load keeps what it has, but the last one has nodes
+    for what is handed to it."""
     last = len(obs.classes) - 1
 
     def nodes(i: int, need: float) -> int:
         if loads[i] is None:
-            return max(present[i], least[i])
+            return max(present[i], least[i], math.ceil(need - _EPS) if i == last else 0)
         if i == last:
             return max(config.min_nodes, least[i], math.ceil(need - _EPS))
         if config.hand_down:

@@ -122,6 +122,16 @@ def test_pool_keeps_its_nodes_when_its_forecast_is_unknown():
     assert effects.rationale.reason is Reason.NO_DATA
 
 
+@pytest.mark.parametrize(("hand_down", "nodes"), [(True, {S: 1, L: 1}), (False, {S: 2})])
+def test_what_is_handed_to_a_largest_class_that_no_request_ever_came_of_has_a_node(hand_down, nodes):
+    _, effects = step(None, observe(classes(130.0, None, None)), replace(PLAIN, hand_down=hand_down))
+    assert counts(effects) == nodes
+    _, effects = step(None, observe(classes(20.0, None, None)), replace(PLAIN, hand_down=hand_down))
+    assert counts(effects) == {L: 1}
+    _, effects = step(None, observe(classes(None, None, None)), PLAIN)
+    assert counts(effects) == {}
+
+
 def test_instances_start_one_start_up_time_before_the_epoch_that_needs_them():
     rise = (100.0,) * 6 + (380.0,) * 6
     config = replace(PLAIN, proactive=True)
