@@ -8,6 +8,9 @@ from core.simulator.lab.ablation import ABLATION
 from core.simulator.lab.decomposition import energy_by_kind
 from core.simulator.lab.experiment import CONVERSATION, Experiment, Run, plain
 from core.simulator.lab.papers.dynamollm import DYNAMOLLM, DYNAMOLLM_LOADS
+from core.simulator.lab.papers.dynamollm_day import DYNAMOLLM_DAY
+from core.simulator.lab.papers.dynamollm_pools import DYNAMOLLM_POOLS
+from core.simulator.lab.papers.dynamollm_week import DYNAMOLLM_WEEK
 from core.simulator.lab.papers.dynaserve import DYNASERVE
 from core.simulator.lab.papers.freesh import FREESH, FREESH_DAY
 from core.simulator.lab.papers.freesh_episodes import FREESH_EPISODES
@@ -55,7 +58,7 @@ COMMON_SITES = Experiment(
 )
 
 _ALL = (
-    *(DYNAMOLLM, DYNAMOLLM_LOADS),
+    *(DYNAMOLLM, DYNAMOLLM_LOADS, DYNAMOLLM_POOLS, DYNAMOLLM_DAY, DYNAMOLLM_WEEK),
     *(FREESH, FREESH_EPISODES, FREESH_LOAD, FREESH_SENSITIVITY, FREESH_DAY, FREESH_ORDERS, FREESH_MIAD),
     *(THROTTLLEM, THROTTLLEM_ENGINES, THROTTLLEM_LOADS, MUSERVE, MUSERVE_ORDER, DYNASERVE),
     *(COMMON, ABLATION, COMMON_SITES),

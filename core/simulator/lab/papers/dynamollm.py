@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from core.simulator.lab.experiment import CONVERSATION, Experiment, Row, Run
-from core.simulator.lab.measures import Calculated, Measure, change, figure, saving
-from core.simulator.lab.papers.dynamollm_week import TUESDAY, Estimate, estimate
+from core.simulator.lab.experiment import CONVERSATION, Experiment, Row, Run, Table
+from core.simulator.lab.measures import Measure, Results, change, figure, saving
 from core.simulator.lab.why import NOT_KNOWN, Claim, Why, why
 
 # Pools by class do not fit twelve nodes at 17 times the rate: their queues grow, and it is the figures that say so.
@@ -84,20 +81,6 @@ _LONGER = why(
 )
 
 
-def _week(name: str, pick: Callable[[Estimate], float], preset: str = "conversation") -> Calculated:
-    """Makes a figure in per cent."""
-    return Calculated(name, lambda: 100.0 * pick(estimate(preset, 40)))
-
-
-_DAY, _CODING = "the day's saving, 11 servers", "the Coding week's saving"
-_SERVERS, _CARBON = "fewer servers over the week: user cost", "less carbon over the week"
-_WEEK = "the Conversation week's saving, 40 servers"
-_WEEK_SAVING = _week(_WEEK, lambda own: own.energy_saved)
-_SUNNY = why(
-    "the paper's week of CAISO is not public in numbers; the demo's solar day has its trough at the load's peak, where "
-    "least is saved. With constant intensity the saving would be the energy's, {energy}.",
-    energy=Claim(_WEEK_SAVING, 45.5, "%"),
-)
 _FULL_HOUR = why(
     "it goes with how full the servers are, as the energy does: at 8 times the rate it is {less} less.",
     less=Claim(saving("dynamollm, 8 times", "single_pool, 8 times", "power_w", "p50"), 51.0, "%"),
@@ -133,19 +116,17 @@ def _both_rates(name: str) -> tuple[Run, Run]:
 
 DYNAMOLLM = Experiment(
     name="dynamollm",
-    title="DynamoLLM, fig. 6 to 8 and 14 to 16: Llama2-70B on 12 x 8 H100, the conversation hour",
+    title="DynamoLLM, fig. 6 to 8: Llama2-70B on 12 x 8 H100, the conversation hour",
     headlines={
         "DynamoLLM's saving against SinglePool": "energy saved, 17 times the hour",
         "DynamoLLM's saving against SinglePool, 8 times": "energy saved, 8 times the hour",
-        _WEEK: "energy saved over the Conversation week",
     },
     scenario="dynamollm-70b-h100",
     trace=CONVERSATION,
     stands_in=(
         "The hour at 17 times its rate, the most that twelve TP8 instances hold within table IV in one pool, and at 8 "
-        "times, what nine pools hold; shape kept. The paper scales nothing. GPUs are the engine model's. Day and weeks "
-        "are computed in steps from profiles, as the paper does, on curves with its ratios of peak, mean and valley "
-        "and the lengths of the public hours. Fig. 9, 10 and 13 give no numbers in the text."
+        "times, what nine pools hold; shape kept. The paper scales nothing. GPUs are the engine model's. Fig. 9 and "
+        "10 give no numbers in the text."
     ),
     runs=(
         *(run for name in (_ONE_POOL, *(name for _, name, *_ in _FIG_6)) for run in _both_rates(name)),
@@ -162,16 +143,6 @@ DYNAMOLLM = Experiment(
             _percent(label, "fig. 8", given, change("dynamollm", _ONE_POOL, "power_w", quantile), _FULL_HOUR)
             for label, given, quantile in (("its P50 power", -43.0, "p50"), ("its P99 power", -9.0, "p99"))
         ),
-        _percent(
-            _DAY,
-            "fig. 15",
-            42.0,
-            Calculated(_DAY, lambda: 100.0 * estimate("conversation", 11, TUESDAY).energy_saved),
-        ),
-        _percent(_WEEK, "fig. 14", 47.0, _WEEK_SAVING),
-        _percent(_CODING, "fig. 14", 56.0, _week(_CODING, lambda own: own.energy_saved, "coding")),
-        _percent(_SERVERS, "V-F", 38.5, _week(_SERVERS, lambda own: own.servers_saved)),
-        _percent(_CARBON, "fig. 16", 38.0, _week(_CARBON, lambda own: own.carbon_saved), _SUNNY),
     ),
 )
 
@@ -183,14 +154,37 @@ _LOADS = {  # requests/s; published saving in %; servers that just carry it in o
 _MISCLASS = "length_predictor.misclass=0.4"
 
 
-def _poisson(load: str, *more: str) -> tuple[str, ...]:
+def poisson(load: str, *more: str) -> tuple[str, ...]:
+    """Returns the settings of half an hour of Poisson arrivals at one of fig. 12's loads, in requests/s."""
     rps = _LOADS[load][0]
     plain = ("workload.generate=poisson", "workload.lengths=azure-conv", "workload.rate_scale=1")
     return (*plain, "workload.duration_s=1800", f"workload.rate_rps={rps}", *more)
 
 
+_SYSTEMS = (*(name for _, name, *_ in _FIG_6[:-1]), "dynamollm")
+
+
+def by_load(results: Results) -> Table:
+    """Lists what each of the systems saves against SinglePool at each load, and the requests in time."""
+    rows = []
+    for system in _SYSTEMS:
+        pairs = [(results[f"{system}, {load}"], results[f"{_ONE_POOL}, {load}"]) for load in _LOADS]
+        cells = [
+            (f"{100.0 * (1.0 - own['energy_wh'] / one['energy_wh']):.1f}", f"{own['slo_attainment']:.3f}")
+            for own, one in pairs
+        ]
+        rows.append((system, *(cell for pair in cells for cell in pair)))
+    return Table(
+        "Fig. 12's systems: what each saves against SinglePool, in per cent, and the requests in time. Published, in "
+        "the text: DynamoLLM's alone.",
+        ("", *(head for load in _LOADS for head in (f"{load} load", "attainment"))),
+        tuple(rows),
+    )
+
+
 DYNAMOLLM_LOADS = Experiment(
     name="dynamollm-loads",
+    quick=False,
     title="DynamoLLM, fig. 11 and 12: three loads, and lengths that are predicted wrong",
     headlines={"saving at medium load": "energy saved at medium load"},
     scenario="dynamollm-70b-h100",
@@ -199,13 +193,19 @@ DYNAMOLLM_LOADS = Experiment(
         "conversation hour's lengths."
     ),
     runs=(
-        *(Run(f"{name}, {load}", name, _poisson(load)) for load in _LOADS for name in (_ONE_POOL, "dynamollm")),
+        *(Run(f"{name}, {load}", name, poisson(load)) for load in _LOADS for name in (_ONE_POOL, "dynamollm")),
         *(
-            Run(f"{_ONE_POOL} of {servers}, {load}", _ONE_POOL, _poisson(load, f"fleet.count={servers}"))
+            Run(f"{name}, {load}", name, poisson(load, _CROWDED))
+            for load in _LOADS
+            for name in _SYSTEMS
+            if name != "dynamollm"
+        ),
+        *(
+            Run(f"{_ONE_POOL} of {servers}, {load}", _ONE_POOL, poisson(load, f"fleet.count={servers}"))
             for load, (_, _, servers) in _LOADS.items()
         ),
         *(
-            Run(label, policy, _poisson(load, *more))
+            Run(label, policy, poisson(load, *more))
             for policy, label, load, *more in (
                 ("dynamollm", _WRONG, "medium", _MISCLASS),
                 ("dynamollm", "dynamollm, high, 40 % wrong", "high", _MISCLASS),
@@ -214,6 +214,7 @@ DYNAMOLLM_LOADS = Experiment(
             )
         ),
     ),
+    table=by_load,
     rows=(
         *(
             _percent(

@@ -3,45 +3,69 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import yaml
 
 from core.engine.engine_model import EngineModel
 from core.engine.parameter_sets import set_of
+from core.policy.dynamo_classes import request_classes
 from core.simulator import shipped_scenarios
 from core.simulator.lab.experiments import EXPERIMENTS
 from core.simulator.lab.papers import dynamollm_week, throttllem_projection
-from core.simulator.lab.papers.dynamollm_week import TUESDAY, estimate
+from core.simulator.lab.papers.dynamollm_week import DAYS, HOURS
 from core.simulator.lab.papers.freesh import NOON
 from core.simulator.scenario.scenario import policy_of, read_scenario
+from core.simulator.workload.curves import PRESETS, week_curve
 
 
 def ours(experiment: str, label: str) -> float | None:
     return next(row for row in EXPERIMENTS[experiment].rows if row.label == label).ours({})
 
 
-@pytest.fixture
-def day():
-    return estimate("conversation", 11, TUESDAY)
+@pytest.mark.parametrize("service", dynamollm_week.SERVICES)
+def test_the_hours_that_are_run_have_the_mean_of_the_week_that_they_stand_for(service):
+    week = week_curve(PRESETS[service.preset])
+    hours = int(3600.0 / week.step_s)
+    simulated = []
+    for run in (service.run("single_pool", day, hour) for day in DAYS for hour in HOURS):
+        scenario = read_scenario(shipped_scenarios.folder() / "dynamollm-70b-h100.yaml", run.settings)
+        generator = scenario.services[0].workload.generator
+        first = round(generator.start_s / week.step_s)
+        simulated.append(np.mean(week.rates[first : first + hours]))
+    times = np.repeat(list(DAYS.values()), len(HOURS))
+    assert np.average(simulated, weights=times) == pytest.approx(np.mean(week.rates), rel=0.01)
 
 
-def test_a_day_saves_energy_carbon_and_servers_when_the_load_has_valleys(day):
-    assert 0.0 < day.servers_saved < 1.0
-    assert day.servers_saved < day.energy_saved < 1.0  # fewer servers, and slower clocks on those
-    assert day.short_steps <= 3
-    assert 0.0 < day.carbon_saved < 1.0
+def test_hours_of_the_week_have_the_carbon_of_the_demos_solar_day():
+    scenario = read_scenario(shipped_scenarios.folder() / "freesh-three-sites.yaml")
+    assert {hour: scenario.sites["location-1"].intensity_g_per_kwh(3600.0 * hour) for hour in HOURS} == HOURS
 
 
-def test_deeper_valleys_save_more_when_a_service_is_used_at_work_only(day):
-    assert estimate("coding", 11, TUESDAY).servers_saved > day.servers_saved
+def test_pools_of_nine_are_those_of_the_scenario():
+    experiment = EXPERIMENTS["dynamollm-pools"]
+    settings = next(run.settings for run in experiment.runs if run.label == "9 pools")
+    classes, pools = (
+        [replace(own, name="") for own in partition.classes]
+        for partition in read_scenario(shipped_scenarios.folder() / "dynamollm-70b-h100.yaml", settings)
+        .services[0]
+        .partitions
+    )
+    assert classes == pools
 
 
-def test_nothing_is_saved_when_the_load_stands_at_its_peak(monkeypatch):
-    flat = type("Flat", (), {"rates": (1.0,) * 12})()
-    monkeypatch.setattr(dynamollm_week, "week_curve", lambda _: flat)
-    found = dynamollm_week.estimate.__wrapped__("conversation", 11)
-    assert found.servers_saved == pytest.approx(0.0, abs=0.1)
+@pytest.mark.parametrize("factor", [10, 20])
+def test_looser_slos_are_judged_by_what_the_policy_keeps(factor):
+    experiment = EXPERIMENTS["dynamollm-pools"]
+    run = next(run for run in experiment.runs if f"SLO {factor} times" in run.label)
+    scenario = read_scenario(shipped_scenarios.folder() / "dynamollm-70b-h100.yaml", run.settings)
+    judged, known = (partition.classes for partition in scenario.services[0].partitions)
+    knobs = policy_of(scenario, run.policy).knobs
+    assert (knobs.partition, knobs.slo_factor) == ("strict", factor)
+    assert [own.slo.ttft_s for own in judged] == [own.slo.ttft_s * factor / 5.0 for own in known]
+    assert [own.slo.ttft_s for own in known] == [own.limits.ttft_s for own in request_classes()]
 
 
 def test_chunks_hide_nearly_all_of_the_transfer_when_tokens_take_longer_than_their_way():
