@@ -12,6 +12,9 @@ from core.simulator.lab.papers.dynamollm_day import DYNAMOLLM_DAY
 from core.simulator.lab.papers.dynamollm_pools import DYNAMOLLM_POOLS
 from core.simulator.lab.papers.dynamollm_week import DYNAMOLLM_WEEK
 from core.simulator.lab.papers.dynaserve import DYNASERVE
+from core.simulator.lab.papers.dynaserve_batches import DYNASERVE_BATCHES
+from core.simulator.lab.papers.dynaserve_draws import DYNASERVE_PREDICTIONS, DYNASERVE_REPLAY
+from core.simulator.lab.papers.dynaserve_models import DYNASERVE_MODELS
 from core.simulator.lab.papers.freesh import FREESH, FREESH_DAY
 from core.simulator.lab.papers.freesh_episodes import FREESH_EPISODES
 from core.simulator.lab.papers.freesh_load import FREESH_LOAD
@@ -19,6 +22,8 @@ from core.simulator.lab.papers.freesh_miad import FREESH_MIAD
 from core.simulator.lab.papers.freesh_orders import FREESH_ORDERS
 from core.simulator.lab.papers.freesh_sensitivity import FREESH_SENSITIVITY
 from core.simulator.lab.papers.muserve import MUSERVE, MUSERVE_ORDER
+from core.simulator.lab.papers.muserve_devices import MUSERVE_DEVICES
+from core.simulator.lab.papers.muserve_predictor import MUSERVE_PREDICTOR
 from core.simulator.lab.papers.throttllem import THROTTLLEM
 from core.simulator.lab.papers.throttllem_engines import THROTTLLEM_ENGINES
 from core.simulator.lab.papers.throttllem_loads import THROTTLLEM_LOADS
@@ -60,7 +65,9 @@ COMMON_SITES = Experiment(
 _ALL = (
     *(DYNAMOLLM, DYNAMOLLM_LOADS, DYNAMOLLM_POOLS, DYNAMOLLM_DAY, DYNAMOLLM_WEEK),
     *(FREESH, FREESH_EPISODES, FREESH_LOAD, FREESH_SENSITIVITY, FREESH_DAY, FREESH_ORDERS, FREESH_MIAD),
-    *(THROTTLLEM, THROTTLLEM_ENGINES, THROTTLLEM_LOADS, MUSERVE, MUSERVE_ORDER, DYNASERVE),
+    *(THROTTLLEM, THROTTLLEM_ENGINES, THROTTLLEM_LOADS),
+    *(MUSERVE, MUSERVE_DEVICES, MUSERVE_ORDER, MUSERVE_PREDICTOR),
+    *(DYNASERVE, DYNASERVE_MODELS, DYNASERVE_BATCHES, DYNASERVE_PREDICTIONS, DYNASERVE_REPLAY),
     *(COMMON, ABLATION, COMMON_SITES),
 )
 EXPERIMENTS: Mapping[str, Experiment] = {own.name: own for own in _ALL}

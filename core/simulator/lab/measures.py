@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 Figures = Mapping[str, Any]  # of a run, as `runs.runner.run_scenario` gives them
@@ -97,6 +98,22 @@ class SavingInAll:
 
 
 @dataclass(frozen=True, slots=True)
+class Steps:
+    """Says how much of a published shape holds where a paper gives no figures: the share, in per cent, of the steps from one
+    measure to the next that go up, or all down."""
+
+    parts: tuple[Measure, ...]
+    down: bool = False
+
+    def __call__(self, results: Results) -> float | None:
+        known = [value for part in self.parts if (value := part(results)) is not None]
+        if len(known) < len(self.parts):
+            return None
+        ways = [(after < before) if self.down else (after > before) for before, after in pairwise(known)]
+        return 100.0 * sum(ways) / len(ways)
+
+
+@dataclass(frozen=True, slots=True)
 class Quotient:
     """One measure over another."""
 
@@ -151,7 +168,7 @@ def pairs_of(measure: Measure) -> tuple[Pair, ...]:
             return ((of, None),)
         case SavingInAll(parts=parts, name=name) if name in SPENT:
             return tuple((of, against) for of, against, _ in parts)
-        case Mean(parts=parts):
+        case Mean(parts=parts) | Steps(parts=parts):
             return tuple(pair for part in parts for pair in pairs_of(part))
     return ()
 

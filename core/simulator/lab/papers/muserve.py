@@ -8,19 +8,25 @@ from core.simulator.lab.experiment import Experiment, Row, Run
 from core.simulator.lab.measures import Calculated, Quotient, Results, change, figure, saving, times
 from core.simulator.lab.why import NOT_KNOWN, Claim, why
 
-_SERVICES = ("chat", "summaries", "titles", "assistant")
+SERVICES = ("chat", "summaries", "titles", "assistant")
 _SCALING = "alpaserve_scaling {clock_floor_mhz: 200}"
-_SHORT = tuple(  # a sixteenth of the scenario's
-    f"services.{name}.workload.lengths.output={{quantiles: {{shares: [0, 0.5, 0.75, 1], tokens: [1, 8, 24, 62]}}}}"
-    for name in _SERVICES
-)
-_TWICE = tuple(f"services.{name}.workload.rate_scale=2" for name in _SERVICES)
+
+
+def answers(parts: int) -> tuple[str, ...]:
+    """Returns the settings of answers that are so many times shorter than the scenario's."""
+    tokens = ", ".join(f"{max(1, int(length / parts)):d}" for length in (1, 129, 395, 1000))
+    lengths = f"{{quantiles: {{shares: [0, 0.5, 0.75, 1], tokens: [{tokens}]}}}}"
+    return tuple(f"services.{name}.workload.lengths.output={lengths}" for name in SERVICES)
+
+
+_SHORT = answers(16)
+_TWICE = tuple(f"services.{name}.workload.rate_scale=2" for name in SERVICES)
 
 
 def _slo_scale(scale: float) -> tuple[str, ...]:
     """Returns objectives of that many times what a request takes alone: 14.4 s, the assistant's 16.6; the
     scenario has 5."""
-    alone_s = {name: 16.6 if name == "assistant" else 14.4 for name in _SERVICES}
+    alone_s = {name: 16.6 if name == "assistant" else 14.4 for name in SERVICES}
     return tuple(f"services.{name}.slo.e2e_s={scale * seconds:g}" for name, seconds in alone_s.items())
 
 

@@ -14,9 +14,11 @@ from core.engine.parameter_sets import set_of
 from core.policy.dynamo_classes import request_classes
 from core.simulator import shipped_scenarios
 from core.simulator.lab.experiments import EXPERIMENTS
+from core.simulator.lab.measures import Steps, figure
 from core.simulator.lab.papers import dynamollm_week, throttllem_projection
 from core.simulator.lab.papers.dynamollm_week import DAYS, HOURS
 from core.simulator.lab.papers.freesh import NOON
+from core.simulator.lab.papers.muserve_predictor import accuracy, classes_off, f1_score
 from core.simulator.scenario.scenario import policy_of, read_scenario
 from core.simulator.workload.curves import PRESETS, week_curve
 
@@ -131,6 +133,21 @@ def test_mu_serves_objectives_are_five_times_what_an_answer_of_512_tokens_takes_
     decoding = (instance.iteration(1380.0, (), 1, prompt + n).t_s for n in range(1, 512))
     alone_s = instance.iteration(1380.0, [(prompt, 0)]).t_s + math.fsum(decoding)
     assert document["services"][service]["slo"]["e2e_s"] == pytest.approx(5.0 * alone_s, rel=0.01)
+
+
+def test_a_predictor_is_scored_by_how_many_classes_it_is_off():
+    confusion = np.array([[6.0, 2.0, 0.0], [0.0, 4.0, 0.0], [4.0, 0.0, 4.0]])
+    assert accuracy(confusion) == pytest.approx(0.7)
+    assert classes_off(confusion) == pytest.approx((2 * 1 + 4 * 2) / 20)
+    assert classes_off(confusion, 2) == pytest.approx((2 * 1 + 4 * 4) / 20)
+    assert f1_score(confusion) == pytest.approx((12 / 18 + 8 / 10 + 8 / 12) / 3)
+
+
+def test_a_shape_holds_by_the_share_of_steps_that_go_its_way():
+    results = {f"{n}": {"clock_mhz": mhz} for n, mhz in enumerate((400.0, 500.0, 450.0, 600.0))}
+    rising = tuple(figure(label, "clock_mhz") for label in results)
+    assert Steps(rising)(results) == pytest.approx(200.0 / 3.0)
+    assert Steps(rising, down=True)(results) == pytest.approx(100.0 / 3.0)
 
 
 def test_mu_serves_experiments_run_on_the_v100_of_locked_clocks():
