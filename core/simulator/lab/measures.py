@@ -99,8 +99,10 @@ class SavingInAll:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Says how much of a published shape holds where a paper gives no figures: the share, in per cent, of the steps from one
-    measure to the next that go up, or all down."""
+    """Says how much of a published shape holds where a paper gives no figures.
+
+    It is the share, in per cent, of the steps from one measure to the next that go up, or down.
+    """
 
     parts: tuple[Measure, ...]
     down: bool = False
