@@ -106,6 +106,7 @@ _LITTLE_WAITS = why(
 MUSERVE = Experiment(
     name="muserve",
     title="mu-Serve, fig. 7, 8, 14 and 17: three services on 16 V100",
+    quick=False,
     headlines={
         "mu-Serve's power saving against AlpaServe, SLO scale 1": "power saving against AlpaServe, SLO scale 1",
         "its power saving, SLO scale 5": "power saving against AlpaServe, SLO scale 5",
