@@ -21,7 +21,7 @@ _HALF_H = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class WeekService:
     """`peak_rps`: about the most that `servers` hold in one pool, with 99 % of the requests in time."""
 
     preset: str
@@ -49,16 +49,16 @@ class Service:
         return Run(self.label(name or policy, day, hour), policy, (*settings, *more))
 
 
-CONVERSATION = Service("conversation", 11, 80.0, "azure-conv")
+CONVERSATION = WeekService("conversation", 11, 80.0, "azure-conv")
 # The medians of the public coding hour (Splitwise, ISCA 2024).
-CODING = Service("coding", 6, 95.0, "{prompt: 1500, output: 13}")
+CODING = WeekService("coding", 6, 95.0, "{prompt: 1500, output: 13}")
 
 SERVICES = (CONVERSATION, CODING)
 ONE_POOL, OWN = "single_pool", "dynamollm"
 _WHOLE_WEEK = tuple((day, hour, float(weight)) for day, weight in DAYS.items() for hour in HOURS)
 
 
-def in_all(service: Service, hours: Sequence[tuple[str, int, float]], name: str = "energy_wh") -> SavingInAll:
+def in_all(service: WeekService, hours: Sequence[tuple[str, int, float]], name: str = "energy_wh") -> SavingInAll:
     """Makes DynamoLLM's saving over hours, each of which counts so often."""
     return SavingInAll(
         tuple((service.label(OWN, day, hour), service.label(ONE_POOL, day, hour), n) for day, hour, n in hours), name
@@ -99,7 +99,7 @@ _WEEK = "the Conversation week's saving"
 _OF_WEEK = in_all(CONVERSATION, _WHOLE_WEEK)
 
 
-def of_hour(service: Service, hour: int, policy: str = OWN, name: str = "energy_wh") -> Versus:
+def of_hour(service: WeekService, hour: int, policy: str = OWN, name: str = "energy_wh") -> Versus:
     """Makes the saving of an hour of a service's Tuesday."""
     return saving(service.label(policy, "tuesday", hour), service.label(ONE_POOL, "tuesday", hour), name)
 
