@@ -97,9 +97,11 @@ def draft(
 
 
 def _whole_step(sites: Sequence[Site], at: datetime) -> datetime:
-    """Returns the last whole minute, or step of a feed with shorter ones: energy is priced by steps from there on."""
+    """Returns the last whole minute, or step of five minutes of a feed that is played faster: energy is priced by steps
+    from there on."""
     feeds = CarbonFeed.objects.filter(site__in=sites, signal=CarbonFeed.Signal.AVERAGE)
-    step_s = min(60, *(max(1, math.floor(histories.step_s(feed) or 60)) for feed in feeds))
+    shortest_day_s = min((histories.day_s(feed) for feed in feeds), default=float(DAY_S))
+    step_s = max(1, math.floor(min(60.0, STEP_S * shortest_day_s / DAY_S)))
     return datetime.fromtimestamp(at.timestamp() // step_s * step_s, UTC)
 
 

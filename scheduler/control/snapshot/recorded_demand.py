@@ -183,6 +183,8 @@ def _under_way(service: Service, start_s: float, stretches: int) -> tuple[list[L
         for own in open_requests(agents.connect(), service.name)
         if start_s <= own.started_at_s < start_s + stretches * STRETCH_S
     }
+    if not found:
+        return [], np.zeros((0, stretches, 4))
     since = datetime.fromtimestamp(start_s, UTC)
     ended = RequestRecord.objects.filter(started_at__gte=since, request_id__in=list(found))
     for request_id in ended.values_list("request_id", flat=True):

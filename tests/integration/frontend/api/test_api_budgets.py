@@ -27,6 +27,8 @@ OTHERS = {  # by the pattern's name: what is no list of the router's
     "experiments": ["experiments/"],
     "experiment": ["experiments/common-sites/"],
     "overheads": ["overheads/"],
+    "period-figures": ["period-figures/?from=2026-01-01T00:00Z&to=2026-01-01T01:00Z"],
+    "scenario": ["scenario/?base=azure-conv-12xh100"],
     "shipped-gpu-types": ["shipped-gpu-types/"],
     "series": [f"series/{name}/" for name in SERIES if name != "gpu"] + ["series/gpu/?gpu=SIM-n1-0"],
     "tenant-use": ["tenants/acme/use/?by=site,service,day"],

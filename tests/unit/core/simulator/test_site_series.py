@@ -206,7 +206,7 @@ def test_start_is_read_when_it_has_an_offset(text: str, expected: datetime) -> N
         ("start: 2026-03-01", "start: '2026-03-01' is not a time with an offset"),
         ("start: 2026-03-01T06:00:00", "is not a time with an offset"),
         ("start: noon", "is not a time with an offset"),
-        ("start: 2026-03-01T06:00:30+00:00", "must be on a whole minute"),
+        ("start: 2026-03-01T06:00:30.5+00:00", "must be on a whole second"),
     ],
 )
 def test_start_is_refused_when_it_is_not_a_moment(text: str, message: str) -> None:
