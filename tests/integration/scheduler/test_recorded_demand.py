@@ -124,7 +124,15 @@ def test_declared_load_counts_until_requests_before_the_window_are_on_record(dem
     assert declared == Declared(2.0 if known == "neither" else 0.0, Lengths(500, 50))
 
 
-def test_requests_count_when_they_come_and_once(demo_service, redis_client):
+@pytest.fixture
+def open_requests_key(redis_client):
+    """Of a gateway that is known for the time of a test."""
+    redis_client.zadd(wire.GATEWAYS_KEY, {"gateway": NOW_S})
+    yield wire.open_requests_key("gateway")
+    redis_client.delete(wire.GATEWAYS_KEY, wire.open_requests_key("gateway"))
+
+
+def test_requests_count_when_they_come_and_once(demo_service, redis_client, open_requests_key):
     rows = made(random.Random(7), list(RequestClass.objects.all()), 60)
     whole = [
         msgspec.structs.replace(row, status="ok", prompt_tokens=row.prompt_tokens or 1, output_tokens=predicted)
@@ -136,9 +144,8 @@ def test_requests_count_when_they_come_and_once(demo_service, redis_client):
     assert under_way
     request_records.insert(ended, request_records.Objectives())
     open_ones = [*under_way, ended[0]]  # whose record is in already
-    redis_client.zadd(wire.GATEWAYS_KEY, {"gateway": NOW_S})
     redis_client.set(
-        wire.open_requests_key("gateway"),
+        open_requests_key,
         wire.encode(
             wire.OpenRequests(
                 ["another", demo_service.name],
