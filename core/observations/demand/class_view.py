@@ -6,7 +6,7 @@ less than what was declared.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from core.algorithms.fleet.fleet_problem import mode_failure
@@ -91,14 +91,17 @@ class ClassView:
         return f"{name}: no mode keeps its limits ({self.failed}), planned without them." if self.failed else ""
 
 
-def engine_choice(model: str, engine: str, modes: Iterable[Mode], profiled: bool) -> EngineChoice:
-    """Returns what may serve. `profiled`: each class has rows of its own, beside which measured engines alone count."""
+def engine_choice(model: str, engine: str, offered: Callable[[], Sequence[Mode]], profiled: bool) -> EngineChoice:
+    """Returns what may serve, of the modes that there is room for: they are asked only where they count.
+
+    `profiled`: each class has rows of its own, beside which measured engines alone count.
+    """
     if not profiled:
-        return EngineChoice(model, engine, list(modes))
+        return EngineChoice(model, engine, offered())
     shape = configuration(model, "", 1, engine).shape
     every = (configuration(one.model, one.gpu, one.tp, one.engine) for one in engine_profiles())
     kinds = {Mode(key.gpu, key.tp) for key in every if (key.shape, key.engine) == (shape, engine)}
-    return EngineChoice(model, engine, [mode for mode in modes if mode in kinds])
+    return EngineChoice(model, engine, [mode for mode in offered() if mode in kinds] if kinds else [])
 
 
 def observed(facts: ClassFacts, engines: EngineChoice, steps: int, rise: Sequence[float] = ()) -> ClassView:

@@ -40,7 +40,7 @@ def class_view(
     declared = declared_load(world, cells, counts=view.now_s < window_s(period_s))
     seen, typical = counted(recent(view, cells, period_s)), Lengths(*info.typical_tokens)
     facts = ClassFacts(info.name, info.limits, typical, seen, declared, info.profiles)
-    return observed(facts, engine_choice(service.model, service.engine, modes, info.profiled), steps)
+    return observed(facts, engine_choice(service.model, service.engine, lambda: modes, info.profiled), steps)
 
 
 def declared_load(world: World, cells: Collection[int], counts: bool) -> Declared | None:

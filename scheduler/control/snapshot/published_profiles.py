@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from django.db.models import Count, Q
 
@@ -65,7 +66,8 @@ def engine_choice(
     """Returns what serves a service; where each class has rows of its own, of the modes only those of measured
     engines."""
     card, profiled = service.model_card, all(rows.values())
-    return class_view.engine_choice(card.engine_model_name, card.engine, offered_modes(service, anywhere), profiled)
+    offered = partial(offered_modes, service, anywhere)
+    return class_view.engine_choice(card.engine_model_name, card.engine, offered, profiled)
 
 
 def offered_modes(service: Service, anywhere: bool = False) -> list[Mode]:
