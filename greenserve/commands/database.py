@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from greenserve.cli import fail
 from greenserve.plain_errors import explain
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
 
 
 @contextmanager
@@ -23,3 +27,10 @@ def database() -> Iterator[None]:
         yield
     except DatabaseError as error:
         fail(explain(error) or str(error))
+
+
+def all_sites_user() -> User:
+    """Returns a user who sees all sites, as whoever has the database does; it is not stored."""
+    from django.contrib.auth.models import User
+
+    return User(is_superuser=True)

@@ -55,7 +55,7 @@ def policy(
         click.echo(f"greenserve: '{name}' is called {OLD_NAMES[name]} now", err=True)
         name = OLD_NAMES[name]
     try:
-        given = stored({key: parse(key, text) for key, text in map(_split, knobs)})
+        given = stored({key: parse(key, text) for key, text in map(split_setting, knobs)})
         for words in without_effect(given):
             click.echo(f"greenserve: {words}", err=True)
     except ValueError as error:
@@ -79,7 +79,8 @@ def policy(
             click.echo("".join(f"  {key} = {value}\n" for key, value in row["knobs"].items()), nl=False)
 
 
-def _split(text: str) -> tuple[str, str]:
+def split_setting(text: str) -> tuple[str, str]:
+    """Reads KEY=VALUE. Raises ValueError."""
     key, sign, value = text.partition("=")
     if not sign:
         raise ValueError(f"'{text}' is no knob: write KEY=VALUE")

@@ -9,7 +9,7 @@ import click
 
 from greenserve.cli import fail
 
-from .database import database
+from .database import all_sites_user, database
 
 
 @click.command()
@@ -35,15 +35,13 @@ def scenario(base: str, begin: str | None, end: str | None, service: str | None,
     traffic: dict[str, Any] = {"kind": "keep"} if begin is None else {"kind": "past", "from": begin, "to": end}
     traffic |= {} if service is None else {"service": service}
     with database():
-        from django.contrib.auth import get_user_model
         from django.utils import timezone
 
         from scheduler.whatif import scenario_archive, study_drafts
         from scheduler.whatif.errors import BadStudy
 
-        user = get_user_model()(is_superuser=True)  # whoever has the database sees all sites
         try:
-            made = study_drafts.draft({"traffic": traffic}, base, user, None, timezone.now())
+            made = study_drafts.draft({"traffic": traffic}, base, all_sites_user(), None, timezone.now())
         except BadStudy as error:
             fail(f"{error.field}: {error.message}", 2)
         out.mkdir(parents=True, exist_ok=True)

@@ -16,8 +16,8 @@ from greenserve import env
 from greenserve.cli import fail
 from greenserve.commands.run import summary
 
-from .database import database
-from .policy import change
+from .database import all_sites_user, database
+from .policy import change, split_setting
 
 if TYPE_CHECKING:
     from core.simulator.workload import TraceRequest
@@ -67,7 +67,6 @@ def twin(
     """
     requests = _requests(trace_file, minutes)
     with database():
-        from django.contrib.auth import get_user_model
         from django.utils import timezone
 
         from core.policy.setting_texts import parse, stored
@@ -77,7 +76,7 @@ def twin(
 
         name, since = service or _only_service(), timezone.now()
         try:
-            given = stored({key: parse(key, text) for key, text in map(_split, knobs)})
+            given = stored({key: parse(key, text) for key, text in map(split_setting, knobs)})
         except ValueError as error:
             fail(f"{error}; see `greenserve policy --list`", 2)
         before = Service.objects.filter(name=name, policy=policy_name, knobs=given).exists()
@@ -88,9 +87,10 @@ def twin(
         click.echo(f"{len(requests)} requests in {minutes:g} min under {policy_name} ...", err=True)
         _send(requests, name)
         end = _recorded(name, start, len(requests))
-        user = get_user_model()(is_superuser=True)  # whoever has the database sees all sites
         try:
-            found = twins.of(Service.objects.get(name=name), start, end, timezone.now(), user, _margins(policy_name))
+            found = twins.of(
+                Service.objects.get(name=name), start, end, timezone.now(), all_sites_user(), _margins(policy_name)
+            )
         except BadStudy as error:
             fail(f"{error.field}: {error.message}")
     if out is not None:
@@ -101,11 +101,6 @@ def twin(
         _print(found)
     if check and not found.holds:
         raise SystemExit(1)
-
-
-def _split(text: str) -> tuple[str, str]:
-    key, _, value = text.partition("=")
-    return key, value
 
 
 def _only_service() -> str:

@@ -115,6 +115,12 @@ def everywhere(user: AnyUser | None) -> bool:
     return grant_of(user).site_ids is None
 
 
+def site_ids(user: AnyUser | None) -> tuple[int, ...] | None:
+    """Returns the keys of the sites that the user's role is for; None: all."""
+    found = grant_of(user).site_ids
+    return None if found is None else tuple(sorted(found))
+
+
 def needs(
     right: Right,
 ) -> Callable[

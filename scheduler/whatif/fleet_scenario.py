@@ -28,7 +28,7 @@ from core.simulator.policies.world import alike
 from core.types import Loop, ModeProfile
 from pools import engine_knowledge
 from pools.models import Gpu, Partition, Service, Site
-from scheduler.control import loop_times, service_policy
+from scheduler.control import loop_times
 from scheduler.control.snapshot import measured_overheads, published_profiles
 from scheduler.control.snapshot.recorded_demand import arrivals
 from scheduler.models import Epoch
@@ -128,7 +128,7 @@ def _overheads() -> dict[str, float]:
 
 def _policy(services: Sequence[Service], notes: list[str]) -> dict[str, Any]:
     """Returns the policy in force of the services, with what of its settings the simulator reads."""
-    policies = {service.name: service_policy.deciding(service) for service in services}
+    policies = {service.name: service.own_policy() for service in services}
     name, found = next(iter(policies.items()))
     if len({(own.name, str(own.overrides)) for own in policies.values()}) > 1:
         notes.append(f"A run has one policy for all services; this scenario's own is that of {name}.")
@@ -380,7 +380,7 @@ def _service(service: Service, workload: dict[str, Any], start: datetime) -> dic
 
 def _declared(service: Service, start: datetime) -> list[dict[str, float]]:
     """Returns the load that loops begin with at `start`: what had come of each class by then, else what is declared."""
-    seen = arrivals(service, start, loop_times.times(service_policy.deciding(service).knobs).look_back_s)
+    seen = arrivals(service, start, loop_times.times(service.policy_knobs()).look_back_s)
     came = {name: counted(own) for name, own in seen.by_class(list(service.partition.classes.all())).items()}
     found = [(own.peak_rps, own.lengths()) for own in came.values() if own.requests]
     if not found and seen.declared is not None:

@@ -75,7 +75,7 @@ def draft_of_fleet(user: AnyUser, now: datetime) -> Draft:
 
 def _fleet(kind: str, wanted: Mapping[str, Any], user: AnyUser, upload: bytes | None, now: datetime) -> Draft:
     sites = list(rights.sites_of(user))
-    site_ids = None if rights.everywhere(user) else tuple(site.pk for site in sites)
+    site_ids = rights.site_ids(user)
     names = list(Service.objects.order_by("name").values_list("name", flat=True))
     wished = str(wanted.get("service") or "")
     if wished and wished not in names:
@@ -145,7 +145,7 @@ def _period(
     wanted: Mapping[str, Any], user: AnyUser
 ) -> tuple[scenario_traffic.Period, dict[str, scenario_traffic.Counted]]:
     """Returns the period with what came in it, by service. Raises BadStudy."""
-    site_ids = None if rights.everywhere(user) else tuple(rights.sites_of(user).values_list("pk", flat=True))
+    site_ids = rights.site_ids(user)
     period, wished = read_period(wanted, site_ids), str(wanted.get("service") or "")
     seen = scenario_traffic.counted(period)
     if wished and wished not in seen:

@@ -114,7 +114,7 @@ def _bill(outcome: Outcome, members: list[int], site: Site) -> Bill:
 def fleet_j(outcome: Outcome, sites: Mapping[str, Site]) -> Floats:
     """Returns what all GPUs drew in each stretch of the energy series, (bins,), those without an engine among them."""
     found: Floats = outcome.series_j.sum(axis=0)
-    for site in sites.values():
+    for site in (one for one in sites.values() if one.powered_gpus):
         members = [i for i, spec in enumerate(outcome.instances) if spec.site == site.name]
         found = found + _idle_j(_empty_s(outcome, members, site), found.size)
     return found

@@ -75,11 +75,7 @@ class PeriodFiguresView(View):
         """Returns energy by kind, GPU time, clock, latencies and attainment of [from, to)."""
         query = request.query_params
         require_known(query, ("from", "to", "service", "format"))
-        sites = (
-            None
-            if rights.everywhere(request.user)
-            else list(rights.sites_of(request.user).values_list("pk", flat=True))
-        )
+        sites = rights.site_ids(request.user)
         period = _asked(lambda: study_drafts.read_period(_times(query), sites))
         found = past_figures(period.start, period.end, query.get("service", ""), sites)
         return Response(PeriodFiguresSerializer({**found, "start_at": period.start, "end_at": period.end}).data)

@@ -19,13 +19,13 @@ from core.observations.demand.class_view import Declared
 from core.observations.demand.loop_windows import recent_stretches, whole_stretches
 from core.observations.mode_profile import Lengths
 from core.policy.request_classes import ClassBounds, ClassGrid
-from pools.models import RequestClass, Service
+from pools.models import Service
 from pools.open_requests import open_requests
 from scheduler import agents
 from telemetry.forecasts import load_forecasts
 from telemetry.forecasts.histories import load_step_s
 from telemetry.models import DemandSketch, LoadPoint, RequestRecord
-from telemetry.storage.sql.demand_sketches import OPEN_END, OUTPUT_BORDERS, PROMPT_BORDERS
+from telemetry.storage.sql.demand_sketches import OPEN_END, OUTPUTS, PROMPTS
 
 MOST_RISE = 4.0  # a forecast may not multiply what was seen by more
 
@@ -38,6 +38,8 @@ FROM telemetry_demandsketch
 WHERE service = %(service)s AND start_at >= %(start)s AND start_at < %(end)s AND prompt_from >= 0
 GROUP BY prompt_from, output_from
 """
+
+BORDERS_SQL = f"SELECT ({PROMPTS}), ({OUTPUTS})"  # of the ranges, ascending from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,9 @@ def _under_way(service: Service, start_s: float, stretches: int) -> tuple[list[L
     ended = RequestRecord.objects.filter(started_at__gte=since, request_id__in=list(found))
     for request_id in ended.values_list("request_id", flat=True):
         del found[request_id]
-    prompts, outputs = _borders("input", PROMPT_BORDERS), _borders("output", OUTPUT_BORDERS)
+    with connection.cursor() as cursor:
+        cursor.execute(BORDERS_SQL)
+        [(prompts, outputs)] = cursor.fetchall()
     by_range: dict[LengthRange, NDArray[np.float64]] = {}
     for own in found.values():
         within = LengthRange(*_between(prompts, own.prompt_tokens), *_between(outputs, own.output_tokens))
@@ -198,12 +202,6 @@ def _under_way(service: Service, start_s: float, stretches: int) -> tuple[list[L
         at = int((own.started_at_s - start_s) // STRETCH_S)
         mine[at] += (1.0, prompt, output, output * (prompt + output / 2.0))
     return list(by_range), np.array(list(by_range.values())).reshape(len(by_range), stretches, 4)
-
-
-def _borders(side: str, usual: tuple[int, ...]) -> list[int]:
-    """Returns the lengths between which requests are counted together, as sketches are, ascending from 0."""
-    own = RequestClass.objects.values_list(f"{side}_min", f"{side}_max")
-    return sorted({0, *usual, *(border for pair in own for border in pair if border is not None)})
 
 
 def _between(borders: Sequence[int], tokens: int) -> tuple[int, int]:

@@ -33,6 +33,7 @@ def _borders(side: str, borders: tuple[int, ...]) -> str:
     )
 
 
+PROMPTS, OUTPUTS = _borders("input", PROMPT_BORDERS), _borders("output", OUTPUT_BORDERS)
 # An answer that was cut short says nothing of its true length: there the prediction counts. An embedding's is 0.
 _SUMS = f"""
 SELECT {_KEY}, max(prompt_to) AS prompt_to, max(output_to) AS output_to, sum(came)::int AS requests,
@@ -52,8 +53,8 @@ FROM (
                                {OUTPUT_UNKNOWN_TOKENS}) AS output
             FROM {{records}} WHERE status <> 'client_error'
         ) AS known
-        CROSS JOIN (SELECT ({_borders("input", PROMPT_BORDERS)}) AS prompts,
-                           ({_borders("output", OUTPUT_BORDERS)}) AS outputs) AS borders
+        CROSS JOIN (SELECT ({PROMPTS}) AS prompts,
+                           ({OUTPUTS}) AS outputs) AS borders
     ) AS rows
     CROSS JOIN LATERAL (VALUES ({_stretch("started_at")}, 1, 0), ({_stretch("ended_at")}, 0, 1))
         AS stretches (start_at, came, ended)
