@@ -182,7 +182,7 @@ def observe(rounds: int = 20, warm_up: int = 3) -> dict[str, Any]:
         seen = arrivals(service, now, context.times.look_back_s)
         classes = snapshot.classes_now(context, service.partition, seen, 1)
         by_name = {own.request_class.name: own for own in classes}
-        recent_load.measure(LoopTurn(context, {}, False), by_name, seen.declared)
+        recent_load.stretches(LoopTurn(context, {}, False), seen, by_name, WINDOW_S)
 
     service, nodes, pid = Service.objects.get(), list(Node.objects.values_list("name", flat=True)), backend()
     spent_s = {(what, rate_rps): 0.0 for what in (demand, turn) for rate_rps in RATES_RPS}

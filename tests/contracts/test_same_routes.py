@@ -199,7 +199,7 @@ def viewed(plan: Plan, places: Sequence[Place]) -> FleetView:
         pool=np.array([own.rank for own in places]),
         mhz=np.array([own.mhz for own in places]),
         **dict.fromkeys(("running", "waiting", "kv_used_tokens"), nothing),
-        **dict.fromkeys(("worst_ttft_s", "worst_tpot_s", "worst_e2e_s"), never),
+        **dict.fromkeys(("ttft_s", "tpot_s", "e2e_s"), never),
     )
 
 

@@ -1,8 +1,4 @@
-"""The contract of both worlds on loops that look each few seconds: turn after turn they see the same load.
-
-Live, a turn counts what ended since the turn before and keeps the rest of its look-back; a simulated one reads all of
-it each time.
-"""
+"""The contract of both worlds on loops that look each few seconds: turn after turn they see the same load."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from tests.fakes.minute import MINUTE, Came, Minute
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("usual_periods")]
 
-GAPS_S = (10.0, 14.0, 6.0, 200.0)  # between turns; after 200 s nothing of the turn before is used
+GAPS_S = (10.0, 14.0, 6.0, 200.0)  # between turns
 CAME = (
     Came(0.5, 40, 30),  # the service is no new one
     *(Came(5.0 * k + 0.1 + 0.05 * n, 60 + 13 * n, 20 + k % 25) for k in range(1_480, 1_552) for n in range(7 * k % 31)),
@@ -78,7 +74,7 @@ def test_load_is_the_same_turn_after_turn(redis_client):
     assert [pytest.approx(rates) for rates in ours] == theirs
 
 
-def test_load_differs_when_turns_count_a_stretch_twice(redis_client, monkeypatch):
-    whole_s = recent_load._whole_s
-    monkeypatch.setattr(recent_load, "_whole_s", lambda now_s: whole_s(now_s) + 5.0)
+def test_load_differs_when_turns_end_a_stretch_too_early(redis_client, monkeypatch):
+    known_until_s = recent_load.known_until_s
+    monkeypatch.setattr(recent_load, "known_until_s", lambda turn: known_until_s(turn) - 5.0)
     assert [pytest.approx(rates) for rates in live(redis_client)] != simulated()

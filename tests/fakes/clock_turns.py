@@ -146,9 +146,9 @@ def _view(served: Served, n: int, plan: Plan, mhz: Mapping[str, float]) -> Fleet
         running=everywhere(turn.running),
         waiting=everywhere(turn.waiting),
         kv_used_tokens=np.array([turn.kv_tokens(spec) for spec in found.instances]),
-        worst_ttft_s=everywhere(turn.ttft_s),
-        worst_tpot_s=everywhere(turn.tpot_s),
-        worst_e2e_s=everywhere(turn.e2e_s),
+        ttft_s=everywhere(turn.ttft_s),
+        tpot_s=everywhere(turn.tpot_s),
+        e2e_s=everywhere(turn.e2e_s),
     )
 
 

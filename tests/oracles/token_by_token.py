@@ -156,7 +156,7 @@ class ReferenceInstance:
         self.successors_ready_s = 0.0
         self.looked = -1
         self.spent_j = {"prefill": 0.0, "decode": 0.0, "idle": 0.0, "transition": 0.0}
-        self.worst = {"ttft": math.nan, "tpot": math.nan, "e2e": math.nan}
+        self.seen: dict[str, list[float]] = {"ttft": [], "tpot": [], "e2e": []}  # since a control looked last
         self.iterations = 0
         self.index = index
         self._fleet = fleet
@@ -394,7 +394,9 @@ class ReferenceInstance:
     def _token(self, request: Request, at_s: float) -> None:
         if not request.token_s:
             self._fleet.log(FIRST_TOKEN, request.number, self.index, at_s)
-            self._worst("ttft", at_s - request.arrival_s)
+            self.seen["ttft"].append(at_s - request.arrival_s)
+        else:
+            self.seen["tpot"].append(at_s - request.token_s[-1])
         request.token_s.append(at_s)
         request.generated += 1
         request.timely += at_s <= request.deadline_s + TIE_S
@@ -402,15 +404,10 @@ class ReferenceInstance:
             request.kv = 0
             request.status = kernel.DONE
             self.active.remove(request)
-            self._worst("e2e", at_s - request.arrival_s)
-            if request.output > 1:
-                self._worst("tpot", (at_s - request.token_s[0]) / (request.output - 1))
+            self.seen["e2e"].append(at_s - request.arrival_s)
             self._fleet.log(FINISHED, request.number, self.index, at_s)
         elif request.split and request.kv >= request.split:
             self._hand_over(request, at_s)
-
-    def _worst(self, kind: str, latency_s: float) -> None:
-        self.worst[kind] = latency_s if math.isnan(self.worst[kind]) else max(self.worst[kind], latency_s)
 
     def _send(self, request: Request, tokens: int, now_s: float) -> None:
         handover = self._fleet.fleet.pools[request.pool].handover
@@ -754,7 +751,7 @@ class ReferenceWorld:
 
     def view(self, now_s: float) -> FleetView:
         own = self.instances
-        worst = {kind: np.array([i.worst[kind] for i in own]) for kind in ("ttft", "tpot", "e2e")}
+        means = {kind: np.array([_mean(i.seen[kind]) for i in own]) for kind in ("ttft", "tpot", "e2e")}
         stretches = int(now_s / STRETCH_S) + 1
         missing = max(0, stretches - self._seen.shape[1])
         return FleetView(
@@ -766,9 +763,9 @@ class ReferenceWorld:
             running=np.array([len(i.active) for i in own], np.int64),
             waiting=np.array([len(i.queue) for i in own], np.int64),
             kv_used_tokens=np.array([i.kv_allocated for i in own], np.int64),
-            worst_ttft_s=worst["ttft"],
-            worst_tpot_s=worst["tpot"],
-            worst_e2e_s=worst["e2e"],
+            ttft_s=means["ttft"],
+            tpot_s=means["tpot"],
+            e2e_s=means["e2e"],
             cell_pool=tuple(self._cell_pool),
             unplaced=np.array([len(unplaced) for unplaced in self._unplaced], np.int64),
             arrived=np.pad(self._seen, ((0, 0), (0, missing), (0, 0)))[:, :stretches],
@@ -794,9 +791,9 @@ class ReferenceWorld:
             due_s=np.array([r.due_s for r in found]),
         )
 
-    def forget_worst(self) -> None:
+    def begin_means(self, now_s: float) -> None:
         for instance in self.instances:
-            instance.worst = dict.fromkeys(instance.worst, math.nan)
+            instance.seen = {kind: [] for kind in instance.seen}
 
     def outcome(self, now_s: float, partial: bool) -> Outcome:
         rows = np.array([request.row() for request in self.requests[: self._next]], kernel.REQUEST)
@@ -839,6 +836,10 @@ def _lands_before(a: Request, b: Request) -> bool:
 def _binned(gaps_s: Floats) -> Ints:
     place = kernel.GAP_BINS_PER_E * np.log(np.maximum(gaps_s, kernel.GAP_MIN_S) / kernel.GAP_MIN_S)
     return np.bincount(np.minimum(place.astype(np.int64), kernel.GAP_BINS - 1), minlength=kernel.GAP_BINS)
+
+
+def _mean(latencies_s: list[float]) -> float:
+    return sum(latencies_s) / len(latencies_s) if latencies_s else math.nan
 
 
 def _nearest_rank(values: Floats, percent: int) -> float:

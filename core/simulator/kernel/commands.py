@@ -71,7 +71,9 @@ class FleetView:
 
     `arrived[c, k]` are requests, prompt tokens and predicted output tokens of cell c in the k-th stretch of STRETCH_S
     seconds; the last stretch may be under way. `unplaced[p]` requests wait because pool p has no instance that serves.
-    The worst latencies are of the time since the fastest control last ran; NaN: there were none.
+    Latencies are means of the time since the fastest control last ran, as an engine's metrics tell them: the TTFT of
+    first tokens, the gap between tokens (called TPOT, as on the metrics page), the E2E latency of what ended; NaN: of
+    nothing.
     """
 
     now_s: float
@@ -82,9 +84,9 @@ class FleetView:
     running: Ints
     waiting: Ints
     kv_used_tokens: Ints
-    worst_ttft_s: Floats
-    worst_tpot_s: Floats
-    worst_e2e_s: Floats
+    ttft_s: Floats
+    tpot_s: Floats
+    e2e_s: Floats
     cell_pool: tuple[int, ...]
     unplaced: Ints
     arrived: NDArray[np.int64]  # (cells, stretches, 3)

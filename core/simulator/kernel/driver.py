@@ -54,7 +54,7 @@ class World(Protocol):
 
     def view(self, now_s: float) -> FleetView: ...
 
-    def forget_worst(self) -> None: ...
+    def begin_means(self, now_s: float) -> None: ...
 
     def add(self, spec: InstanceSpec) -> int: ...
 
@@ -290,7 +290,7 @@ class _Driver:
             nonlocal count
             answer = control.step(self._world.view(now_s))
             if fastest:
-                self._world.forget_worst()
+                self._world.begin_means(now_s)
             self._decisions += answer.decisions
             self._holds[control.name] += not answer.commands
             for command in answer.commands:

@@ -171,10 +171,13 @@ INSTANCE = np.dtype(
         ("successors", np.int64),  # how many; above 0: it hands over everything when the iteration in flight ends
         ("successors_ready_s", np.float64),
         ("looked", np.int64),  # the last stretch of `preempts_s` in which somebody may have given way
-        # worst latencies since the driver last looked; NaN: none
-        ("worst_ttft_s", np.float64),
-        ("worst_tpot_s", np.float64),
-        ("worst_e2e_s", np.float64),
+        # sums and counts of latencies so far, as engines count them: TTFT, gaps between tokens, E2E
+        ("ttft_s", np.float64),
+        ("ttfts", np.int64),
+        ("gap_s", np.float64),
+        ("gaps", np.int64),
+        ("e2e_s", np.float64),
+        ("e2es", np.int64),
         # the segment in flight: equal iterations, `steps` of them; 0: idle
         ("steps", np.int64),
         ("decodes", np.int64),
@@ -916,6 +919,8 @@ def complete(s: FleetArrays, i: int) -> None:
     if s.eng[i].decodes > 0:
         resumed = s.eng[i].resumed
         steady = s.eng[i].decodes - resumed
+        s.eng[i].gap_s += steady * (end_s - s.eng[i].start_s)
+        s.eng[i].gaps += steady * m
         count_gaps(s.gaps, GAP_MIN_S, GAP_BINS_PER_E, s.eng[i].first_s, s.eng[i].slope_s, m, steady)
         count_gaps(s.tally[i], OWN_MIN_S, OWN_BINS_PER_E, s.eng[i].first_s, s.eng[i].slope_s, m, 1)
         longest_s = s.eng[i].first_s + s.eng[i].slope_s * (m - 1)
@@ -977,7 +982,8 @@ def prefilled(s: FleetArrays, i: int, r: int, at_s: float, per_token_j: float) -
         return
     if s.req[r].generated == 0:
         s.req[r].first_token_s = at_s
-        s.eng[i].worst_ttft_s = worse(s.eng[i].worst_ttft_s, at_s - s.req[r].arrival_s)
+        s.eng[i].ttft_s += at_s - s.req[r].arrival_s
+        s.eng[i].ttfts += 1
         itl_begins(s, i, r)
         note(s, FIRST_TOKEN, r, i, at_s)
     else:  # computed again after a preemption
@@ -997,26 +1003,21 @@ def pause_ends(s: FleetArrays, i: int, r: int, at_s: float) -> None:
     gap_s = at_s - s.req[r].last_token_s
     s.req[r].last_token_s = math.nan
     s.req[r].itl_max_s = max(s.req[r].itl_max_s, gap_s)
+    s.eng[i].gap_s += gap_s
+    s.eng[i].gaps += 1
     count_gaps(s.gaps, GAP_MIN_S, GAP_BINS_PER_E, gap_s, 0.0, 1, 1)
     itl_resumes(s, i, r, gap_s)
 
 
 @compiled
-def worse(latency_s: float, other_s: float) -> float:
-    """Returns the larger one; NaN stands for none yet."""
-    return latency_s if latency_s >= other_s else other_s
-
-
-@compiled
 def finish(s: FleetArrays, r: int, i: int, at_s: float) -> None:
-    """Ends a request, and notes its E2E latency with its instance if it is the worst."""
+    """Ends a request, and counts its E2E latency with its instance."""
     s.req[r].finish_s = at_s
     s.req[r].status = DONE
     gaps = s.req[r].generated - 1
     itl_ends(s, i, r, gaps)
-    s.eng[i].worst_e2e_s = worse(s.eng[i].worst_e2e_s, at_s - s.req[r].arrival_s)
-    if gaps > 0:
-        s.eng[i].worst_tpot_s = worse(s.eng[i].worst_tpot_s, (at_s - s.req[r].first_token_s) / gaps)
+    s.eng[i].e2e_s += at_s - s.req[r].arrival_s
+    s.eng[i].e2es += 1
     s.counts[IN_FLIGHT_COUNT] -= 1
     if s.req[r].split > 0:  # it ended before it was to be handed over
         s.counts[COUPLED] -= 1
@@ -1505,6 +1506,20 @@ def kv_now(s: FleetArrays, now_s: float) -> Ints:
     for i in range(s.eng.shape[0]):
         kv[i] = s.eng[i].kv_used + done_in_jump(s, i, now_s) * s.eng[i].decodes
     return kv
+
+
+@compiled
+def latencies(s: FleetArrays, now_s: float) -> Floats:
+    """Returns (instances, 3, 2) of TTFT, gaps between tokens, E2E: their sum so far and their number."""
+    found = np.empty((s.eng.shape[0], 3, 2))
+    for i in range(s.eng.shape[0]):
+        found[i, 0, 0], found[i, 0, 1] = s.eng[i].ttft_s, s.eng[i].ttfts
+        found[i, 1, 0], found[i, 1, 1] = s.eng[i].gap_s, s.eng[i].gaps
+        found[i, 2, 0], found[i, 2, 1] = s.eng[i].e2e_s, s.eng[i].e2es
+        done = done_in_jump(s, i, now_s)
+        found[i, 1, 0] += s.eng[i].decodes * series(s.eng[i].first_s, s.eng[i].slope_s, done)
+        found[i, 1, 1] += s.eng[i].decodes * done
+    return found
 
 
 @compiled

@@ -86,8 +86,6 @@ def _instance_rows(specs: Sequence[InstanceSpec]) -> NDArray[np.void]:
     for name in ("aging", "token_s", "prefill_token_s", "preempts_s", "margin", "itl_limit_s"):
         rows[name] = [getattr(spec.scheduling, name) for spec in specs]
     rows["queue_head"] = rows["queue_tail"] = kernel.NONE
-    for name in ("worst_ttft_s", "worst_tpot_s", "worst_e2e_s"):
-        rows[name] = np.nan
     return rows
 
 
@@ -126,6 +124,7 @@ class CompiledWorld:
         self._specs: list[InstanceSpec] = []
         self._pool: list[int] = []
         self._numbered = 0
+        self._latencies_then = np.zeros((0, 3, 2))
         self._last_s = 0.0  # of all that was handed to the sink
         self._ahead: Load | None = next(blocks)
         self._state = kernel.FleetArrays(
@@ -312,6 +311,7 @@ class CompiledWorld:
 
     def view(self, now_s: float) -> FleetView:
         eng = self._state.eng
+        ttft_s, tpot_s, e2e_s = self._means_since(now_s)
         return FleetView(
             now_s=now_s,
             instances=tuple(self._specs),
@@ -321,9 +321,9 @@ class CompiledWorld:
             running=eng["running"].copy(),
             waiting=eng["waiting"].copy(),
             kv_used_tokens=kernel.kv_now(self._state, now_s),
-            worst_ttft_s=eng["worst_ttft_s"].copy(),
-            worst_tpot_s=eng["worst_tpot_s"].copy(),
-            worst_e2e_s=eng["worst_e2e_s"].copy(),
+            ttft_s=ttft_s,
+            tpot_s=tpot_s,
+            e2e_s=e2e_s,
             cell_pool=tuple(self._state.cell_pool.tolist()),
             unplaced=self._state.pool["unplaced"].copy(),
             arrived=self._state.seen[:, : int(now_s / kernel.STRETCH_S) + 1],
@@ -437,9 +437,16 @@ class CompiledWorld:
         running = here and (s.active[i, : s.eng["running"][i]] == row).any()
         return row if here and not running else None
 
-    def forget_worst(self) -> None:
-        for name in ("worst_ttft_s", "worst_tpot_s", "worst_e2e_s"):
-            self._state.eng[name] = np.nan
+    def begin_means(self, now_s: float) -> None:
+        self._latencies_then = kernel.latencies(self._state, now_s)
+
+    def _means_since(self, now_s: float) -> NDArray[np.float64]:
+        """Returns the means (3, instances) of TTFT, gaps between tokens, and E2E since `begin_means`; NaN: of none."""
+        since = kernel.latencies(self._state, now_s)
+        known = len(self._latencies_then)
+        since[:known] -= self._latencies_then
+        total, count = since.T
+        return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
     def outcome(self, now_s: float, partial: bool) -> Outcome:
         s = self._state

@@ -72,9 +72,9 @@ def clock_seen(view: FleetView, slot: int, min_mhz: float, max_mhz: float, limit
         max_mhz=max_mhz,
         running=int(view.running[slot]),
         waiting=int(view.waiting[slot]),
-        ttft_s=_known(view.worst_ttft_s[slot]),
-        tpot_s=_known(view.worst_tpot_s[slot]),
-        e2e_s=_known(view.worst_e2e_s[slot]),
+        ttft_s=_known(view.ttft_s[slot]),
+        tpot_s=_known(view.tpot_s[slot]),
+        e2e_s=_known(view.e2e_s[slot]),
         limits=limits,
     )
 

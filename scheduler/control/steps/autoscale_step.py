@@ -16,6 +16,7 @@ from core.controllers.fleet.autoscale import AutoscaleConfig, AutoscaleObservati
 from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.observations import asking
+from core.observations.demand.class_arrivals import STRETCH_S
 from core.observations.fleet import autoscale_given
 from core.policy.knobs import degrees
 from core.types import (
@@ -32,7 +33,7 @@ from core.types import (
 )
 from pools.models import Instance
 from scheduler.control.snapshot import measured_overheads, snapshot
-from scheduler.control.snapshot.recorded_demand import arrivals
+from scheduler.control.snapshot.recorded_demand import DemandWindow, arrivals
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps import recent_load
 from scheduler.control.steps.policy_steps import LoopTurn, Result, nothing_to_do, planned_workers
@@ -54,7 +55,7 @@ def scale(turn: LoopTurn) -> Result:
     context = turn.context
     if context.plan is None:
         return nothing_to_do()
-    seen = arrivals(context.service, context.now, context.times.look_back_s)
+    seen = came = arrivals(context.service, context.now, context.times.look_back_s)
     if seen.declared is not None:  # engines are profiled once, for what is declared, as in the paper
         seen = seen.without_requests()
     classes = {own.request_class.name: own for own in snapshot.classes_now(context, context.service.partition, seen, 1)}
@@ -64,7 +65,7 @@ def scale(turn: LoopTurn) -> Result:
     present = planned_workers(context, context.plan)
     for key, (now, planned) in present.items():
         workers[key] = _as_many(now, planned, [size.mode for size in table.get(key.request_class, ())])
-    load, now_s = recent_load.measure(turn, classes, None), context.now.timestamp()
+    rates_rps, now_s = _rates_rps(turn, came, classes), context.now.timestamp()
     began_s = turn.state.get("began_s", now_s)
     whole_period = now_s - began_s >= context.times.scale_s
     effects_by_pool: dict[PoolKey, list[Effects]] = defaultdict(list)
@@ -77,12 +78,19 @@ def scale(turn: LoopTurn) -> Result:
             continue
         name = instance.pool.request_class
         alike = sum(other.pool.request_class == name for other in instances)
-        came_rps = load.rates_rps[name] if whole_period else None
+        came_rps = rates_rps[name] if whole_period else None
         obs = autoscale_given.observation(now_s, instance.uid, instance.mode, instance.shadow, came_rps, alike)
         effects, states[instance.uid] = _look_at(turn, obs, own)
         effects_by_pool[instance.pool].append(effects)
-    stored = {"engines": states, "began_s": began_s, recent_load.MEMORY: load.memory}
+    stored = {"engines": states, "began_s": began_s}
     return replace(_answer(present, workers, instances, effects_by_pool), state=stored)
+
+
+def _rates_rps(turn: LoopTurn, seen: DemandWindow, classes: Mapping[str, ClassNow]) -> dict[str, float]:
+    """Returns the load of each class in the last period, at least a stretch."""
+    span_s = max(STRETCH_S, turn.context.times.scale_s)
+    found = recent_load.stretches(turn, seen, classes, span_s)
+    return {name: sum(own) / (len(own) * STRETCH_S) for name, own in found.items()}
 
 
 def sizes(context: TurnContext, classes: Mapping[str, ClassNow]) -> dict[str, list[EngineSize]]:

@@ -54,7 +54,8 @@ def scale(turn: LoopTurn) -> Result:
     seen = arrivals(context.service, context.now, context.times.look_back_s)
     classes = snapshot.classes_now(context, context.service.partition, seen, 1)
     look_s = context.tuning.right_size.look_s
-    load = recent_load.measure(turn, {own.request_class.name: own for own in classes}, None, look_s)
+    stretches = recent_load.stretches(turn, seen, {own.request_class.name: own for own in classes}, look_s)
+    waiting = recent_load.waiting(turn)
     came = seen.recent(look_s, [own.request_class for own in classes])
     declared_rps = _declared_rps(seen, classes)
     fleet = _Fleet(context, pools)
@@ -69,9 +70,9 @@ def scale(turn: LoopTurn) -> Result:
         lengths = (_recalled(known.get("lengths"), SeenLengths) or SeenLengths(own.lengths, (own.lengths,))).renewed(
             came[name], [0] * len(came[name])
         )
-        rates_rps = load_rps(_since_begun(seen, load.stretches[name], context.now.timestamp()), declared_rps[name])
+        rates_rps = load_rps(_since_begun(seen, stretches[name], recent_load.known_until_s(turn)), declared_rps[name])
         pool = fleet.load(own, lengths)
-        obs = fleet.observed(own, pool, rates_rps, load.waiting.get(name, 0))
+        obs = fleet.observed(own, pool, rates_rps, waiting.get(name, 0))
         present = _as_it_is(_recalled(known.get("state"), RightSizeState), fleet.asked(name))
         state, effects = asking.step(right_size.step, present, obs, config)
         fleet.take(state, obs.offers)
@@ -81,7 +82,7 @@ def scale(turn: LoopTurn) -> Result:
             weights[PoolKey(part.site, name)][part.mode] = batch
         stored[name] = {"lengths": record(lengths), "state": record(state)}
         effects_by_class.append(effects)
-    state_then = {"classes": stored, recent_load.MEMORY: load.memory, service_policy.WEIGHTS: to_json(weights)}
+    state_then = {"classes": stored, service_policy.WEIGHTS: to_json(weights)}
     return _answer(pools, effects_by_class, state_then)
 
 
@@ -93,11 +94,12 @@ def _declared_rps(seen: DemandWindow, classes: Sequence[ClassNow]) -> dict[str, 
     return found
 
 
-def _since_begun(seen: DemandWindow, stretches: Sequence[float], now_s: float) -> Sequence[float]:
-    """Returns the stretches since a new service had its first request: before it nothing is known, not even silence."""
+def _since_begun(seen: DemandWindow, stretches: Sequence[float], until_s: float) -> Sequence[float]:
+    """Returns the stretches, which end at `until_s`, since a new service had its first request: before it nothing is
+    known, not even silence."""
     if seen.declared is None or not seen.declared.rps:
         return stretches
-    known = 0 if seen.begun_s is None else int((now_s - seen.begun_s) // STRETCH_S)
+    known = 0 if seen.begun_s is None else max(0, round((until_s - seen.begun_s) / STRETCH_S))
     return stretches[max(0, len(stretches) - known) :]
 
 

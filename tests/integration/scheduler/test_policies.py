@@ -2,7 +2,6 @@
 
 import importlib
 import json
-from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
@@ -29,14 +28,13 @@ from scheduler import selectors, tasks
 from scheduler.control import epochs, service_policy, turn_context
 from scheduler.control.recordings import replay
 from scheduler.control.snapshot import change_kinds, measured_overheads, snapshot
-from scheduler.control.snapshot.recorded_demand import Declared, arrivals
-from scheduler.control.steps import autoscale_step, recent_load, threshold_steps
-from scheduler.control.steps.policy_steps import LoopTurn
+from scheduler.control.snapshot.recorded_demand import arrivals
+from scheduler.control.steps import autoscale_step, threshold_steps
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, Decision, Epoch
 from telemetry.models import InstanceSample
 from telemetry.storage import time_partitions
-from tests.fakes.house import moment, published_fleet, refresh_feeds, report, report_all, requests_came, start_instance
+from tests.fakes.house import moment, published_fleet, refresh_feeds, report_all, requests_came, start_instance
 
 from .each_preset import EACH, few
 
@@ -709,45 +707,6 @@ def test_step_has_its_turn_before_its_next_epoch_when_it_asks_for_it(service, re
     epoch = epochs.run(service, Loop.SCALE, at)
     assert epoch.index == -round(1000 * (at.timestamp() - 1))
     assert epochs.run(service, Loop.SCALE, at) is None
-
-
-def test_requests_that_came_are_those_that_ended_and_those_under_way_more(service, redis_client, now):
-    nodes = sorted(Node.objects.values_list("name", flat=True))
-    set_policy(service, "throttllem")
-    context = turn_context.resolve(service, now, nodes)
-    whole = Partition.objects.get(name="whole")
-    classes = {
-        own.request_class.name: own for own in snapshot.classes_now(context, whole, arrivals(service, now, 300), 1)
-    }
-    requests_came(now - timedelta(seconds=7), count=30, over_s=10)
-
-    def looked(before, declared=None, key=recent_load.MEMORY):
-        turn = LoopTurn(context, {key: before}, False)
-        return recent_load.measure(turn, classes, declared)
-
-    first = looked({}).rates_rps["ALL"]
-    assert 0.0 < first < 3.5
-    before = {
-        "at_s": now.timestamp() - 10,
-        "under_way": {"ALL": 4},
-        "heard": nodes,
-        "rates_rps": {"ALL": 9.0},
-        "stretches": {"ALL": []},
-    }
-    pool = Pool.objects.filter(service=service, request_class__name="ALL").first()
-    node = Node.objects.filter(cluster__site=pool.site).first()
-    report(redis_client, node.name, [start_instance(pool, node, 4)], running=20, waiting=4)
-    assert looked(before).rates_rps["ALL"] == pytest.approx(first + 2.0)
-    assert looked(before, key=recent_load.MEMORY_0_1).rates_rps["ALL"] == pytest.approx(first + 2.0), (
-        "a state of version 0.1"
-    )
-    assert looked(before | {"heard": nodes[1:]}).rates_rps["ALL"] == pytest.approx(first)
-    for by_s in (1.0, -0.2):  # of two turns at once either may have been asked for first
-        at_once = before | {"at_s": now.timestamp() - by_s}
-        assert (looked(at_once).rates_rps["ALL"], looked(at_once).memory) == (9.0, at_once)
-    declared = Declared(6.5, Lengths(1155.0, 211.0))
-    assert looked({}, declared).rates_rps == {"ALL": 6.5}
-    assert looked({}, replace(declared, rps=0.1)).rates_rps == {"ALL": first}
 
 
 # -- GreenServe's fleet loop -----------------------------------------------------------------------

@@ -101,7 +101,7 @@ class FastLoops:
         """The fastest loop empties what is seen: the clock loop's period may be longer."""
         if view.now_s <= self._clock_s:
             return
-        for slot, pair in enumerate(zip(view.worst_ttft_s.tolist(), view.worst_tpot_s.tolist(), strict=True)):
+        for slot, pair in enumerate(zip(view.ttft_s.tolist(), view.tpot_s.tolist(), strict=True)):
             old = self._worst.get(slot, (None, None))
             self._worst[slot] = (_worse(old[0], pair[0]), _worse(old[1], pair[1]))
 

@@ -232,12 +232,38 @@ def test_view_tells_what_happened_when_a_control_looks() -> None:
     simulate(ONE, load([0.5, 0.6, 7.5], [10, 20, 30], [3, 1, 1]), controls=[Looks()])
     # The second one came during the first's first iteration and finished a second later.
     assert (views[1].running[0], views[1].waiting[0]) == (2, 0)
-    assert views[1].worst_ttft_s[0] == pytest.approx(1.0)
-    assert np.isnan(views[1].worst_e2e_s[0])
-    assert views[2].worst_tpot_s[0] == pytest.approx(1.0)
-    assert views[2].worst_e2e_s[0] == pytest.approx(3.0)
-    assert np.isnan(views[3].worst_ttft_s[0])  # nothing since
+    assert views[1].ttft_s[0] == pytest.approx(1.0)
+    assert np.isnan(views[1].e2e_s[0])
+    assert views[2].tpot_s[0] == pytest.approx(1.0)
+    assert views[2].e2e_s[0] == pytest.approx((3.0 + 1.9) / 2)
+    assert np.isnan(views[3].ttft_s[0])  # nothing since
     assert views[4].arrived[0].tolist() == [[2, 30, 4], [1, 30, 1]]
+
+
+@STEPPINGS
+def test_latencies_are_means_since_the_last_look_when_answers_are_under_way(stepping: Stepping) -> None:
+    views: list[FleetView] = []
+
+    class Looks:
+        name, period_s = "looks", 2.6
+
+        def step(self, view: FleetView):  # type: ignore[no-untyped-def]
+            views.append(view)
+            return Schedule(()).step(view)
+
+    arrivals = load([0.0, 0.2, 4.2, 11.0], [10, 10, 10, 10], [9, 9, 2, 1])
+    simulate(ONE, arrivals, stepping=stepping, controls=[Looks()])
+    seen = [(view.ttft_s[0], view.tpot_s[0], view.e2e_s[0]) for view in views]
+    none = np.nan
+    assert seen[1:5] == [
+        pytest.approx(own, nan_ok=True)
+        for own in (
+            ((1.0 + 1.8) / 2, 1.0, none),
+            (none, 1.0, none),
+            (6.0 - 4.2, 1.0, 7.0 - 4.2),
+            (none, 1.0, (9.0 + 9.8) / 2),
+        )
+    ]
 
 
 def test_command_is_refused_when_it_comes_too_late() -> None:
