@@ -147,7 +147,9 @@ class Knobs:
         "the order holds inside engines too, by vLLM's priority (FREESH's LLF)",
         only=OneWorld("live", "the queue of a simulated instance is its engine's own, and always has the order"),
     )
-    engine_queue: int = setting(32, "requests that may wait inside one engine", least=1, only=_NO_QUEUE)
+    engine_queue: int = setting(
+        32, "requests that may wait inside one engine; then another class's is asked, where there is one", least=1
+    )
     tenant_weights: Mapping[str, float] | None = setting(
         None, "fair shares of tokens by tenant", unset="equal ones", above=0.0, only=_NO_QUEUE
     )

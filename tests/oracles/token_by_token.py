@@ -640,27 +640,36 @@ class ReferenceWorld:
     # -- pools -------------------------------------------------------------------------------------
 
     def _dispatch(self, request: Request, now_s: float) -> None:
-        if not self._members[request.pool]:
+        chosen = self._anywhere(request)
+        if chosen is None and not self._members[request.pool]:
             self._unplaced[request.pool].append(request)
-            return
-        chosen = self._choose(request)
-        if chosen is None:
+        elif chosen is None:
             request.status = kernel.REJECTED
         else:
             self.instances[chosen].enqueue(request, now_s)
 
-    def _choose(self, request: Request) -> int | None:
-        """Among the instances of the pool that the request fits into; None: it never fits."""
-        members = self._members[request.pool]
-        routing = self.fleet.pools[request.pool].routing
+    def _anywhere(self, request: Request) -> int | None:
+        own = request.pool
+        most = self.fleet.pools[own].most_unstarted
+        others = [self.fleet.pool_number(name) for name in self.fleet.pools[own].spills]
+        if not self._members[own]:
+            asked = [(pool, limit) for limit in (most, 0) for pool in others]
+        else:
+            asked = [(own, most), *((pool, most) for pool in others if most), (own, 0)]
+        return next((i for pool, limit in asked if (i := self._choose(request, pool, limit)) is not None), None)
+
+    def _choose(self, request: Request, pool: int, most: int) -> int | None:
+        """Among the instances of a pool that the request fits into and that are not full; None: there is none."""
+        members = self._members[pool]
+        routing = self.fleet.pools[pool].routing
         if routing == "round_robin":
             for k in range(len(members)):
-                turn = (self._turn[request.pool] + k) % len(members)
-                if self._fits(members[turn], request):
-                    self._turn[request.pool] = turn + 1
+                turn = (self._turn[pool] + k) % len(members)
+                if self._may_take(members[turn], request, most):
+                    self._turn[pool] = turn + 1
                     return members[turn]
             return None
-        fitting = [self.instances[i] for i in members if self._fits(i, request)]
+        fitting = [self.instances[i] for i in members if self._may_take(i, request, most)]
         if not fitting:
             return None
         if routing == "least_loaded":
@@ -670,6 +679,11 @@ class ReferenceWorld:
         best = max(fitting, key=lambda i: i.credit)
         best.credit -= sum(i.weight for i in fitting)
         return best.index
+
+    def _may_take(self, instance: int, request: Request, most: int) -> bool:
+        own = self.instances[instance]
+        unstarted = len(own.queue) + sum(other.to_prefill > 0 for other in own.active)
+        return self._fits(instance, request) and (most == 0 or unstarted < most)
 
     def _fits(self, instance: int, request: Request) -> bool:
         return request.prompt + request.output <= self.instances[instance].spec.kv_capacity
@@ -699,6 +713,10 @@ class ReferenceWorld:
         unplaced, self._unplaced[pool] = self._unplaced[pool], []
         for request in unplaced:
             self._dispatch(request, now_s)
+
+    def move(self, i: int, pool: int, weight: float, now_s: float) -> None:
+        self._withdraw(i)
+        self.serve(i, pool, weight, now_s)
 
     def drain(self, i: int, now_s: float) -> None:
         instance = self.instances[i]

@@ -140,6 +140,15 @@ class Assign:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """A serving instance joins another pool at once, with the requests that it has. `weight`: as in `Start`."""
+
+    instance: str
+    pool: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class SetWeight:
     """An instance's share of its pool's requests under routing by weights."""
 
@@ -147,7 +156,9 @@ class SetWeight:
     weight: float
 
 
-SimCommand = SetSmClock | Start | Drain | Reshard | Assign | SetWeight | ReorderQueue | ResteerRequests | SquashRequests
+SimCommand = (
+    SetSmClock | Start | Drain | Reshard | Move | Assign | SetWeight | ReorderQueue | ResteerRequests | SquashRequests
+)
 
 
 @dataclass(frozen=True, slots=True)

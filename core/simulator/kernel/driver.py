@@ -24,6 +24,7 @@ from core.simulator.kernel.commands import (
     Decision,
     Drain,
     FleetView,
+    Move,
     RequestView,
     Reshard,
     Router,
@@ -61,6 +62,8 @@ class World(Protocol):
     def switch_on(self, i: int, now_s: float) -> None: ...
 
     def serve(self, i: int, pool: int, weight: float, now_s: float) -> None: ...
+
+    def move(self, i: int, pool: int, weight: float, now_s: float) -> None: ...
 
     def drain(self, i: int, now_s: float) -> None: ...
 
@@ -359,6 +362,8 @@ class _Driver:
             self._drain(self._instance(command.instance), now_s)
         elif isinstance(command, Reshard):
             self._reshard(command, now_s)
+        elif isinstance(command, Move):
+            self._move(command, now_s)
         elif isinstance(command, Assign):
             for cell, pool in command.pools.items():
                 self._world.assign(cell, self._fleet.pool_number(pool))
@@ -441,6 +446,13 @@ class _Driver:
             return
         self._starting.pop(i, None)
         self._world.drain(i, now_s)
+
+    def _move(self, command: Move, now_s: float) -> None:
+        i = self._instance(command.instance)
+        if i in self._changing or self._world.state_of(i) != SERVING:
+            self._refused += 1
+            return
+        self._world.move(i, self._fleet.pool_number(command.pool), command.weight, now_s)
 
     def _reshard(self, command: Reshard, now_s: float) -> None:
         old = [self._instance(name) for name in command.instances]

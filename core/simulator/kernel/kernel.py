@@ -204,6 +204,7 @@ POOL = np.dtype(
         ("routing", np.int64),
         ("size", np.int64),
         ("turn", np.int64),  # whose turn it is
+        ("most_unstarted", np.int64),  # requests without a first token that an instance should have; 0: any number
         ("unplaced", np.int64),  # requests that wait for an instance to serve
         ("unplaced_head", np.int64),
         ("unplaced_tail", np.int64),
@@ -233,6 +234,7 @@ class FleetArrays(NamedTuple):
     own: Counts  # (R, OWN_BINS) the tally when a sequence began to decode; see `itl_begins`
     rows: Ints  # (R,) free rows of `own`
     members: Ints  # (P, I) instances of each pool
+    spills: Ints  # (P, pools): those that take a pool's requests when its own instances cannot, in order; NONE: no more
     successors: Ints  # (I, MAX_SUCCESSORS)
     cell_pool: Ints  # (C,)
     seen: Ints  # (C, stretches, 3): requests, prompt tokens, predicted output tokens
@@ -1279,16 +1281,57 @@ def set_capacity(s: FleetArrays, i: int, tokens: int, now_s: float) -> None:
 
 
 @compiled
+def is_full(s: FleetArrays, i: int, most: int, now_s: float) -> bool:
+    """Says whether an instance has as many requests without a first token as it should have; `most` 0: it never has."""
+    if most == 0:
+        return False
+    advance(s, i, now_s)
+    unstarted = s.eng[i].waiting
+    if unstarted + s.eng[i].running < most:
+        return False
+    for p in range(s.eng[i].running):
+        unstarted += s.req[s.active[i, p]].to_prefill > 0
+    return bool(unstarted >= most)
+
+
+@compiled
 def choose(s: FleetArrays, r: int, now_s: float) -> int:
-    """Chooses the instance for a request among those of its pool that it fits into; NONE: it never fits."""
+    """Chooses the instance for a request; NONE: it never fits any of its own pool.
+
+    Where its own pool's are all full, those of other pools are asked, and where all are, it waits at its own.
+    """
     pool = s.req[r].pool
+    i = choose_of(s, r, pool, s.pool[pool].most_unstarted, now_s)
+    if i == NONE and s.pool[pool].most_unstarted > 0:
+        i = spilled(s, r, s.pool[pool].most_unstarted, now_s)
+        if i == NONE:
+            i = choose_of(s, r, pool, 0, now_s)
+    return i
+
+
+@compiled
+def spilled(s: FleetArrays, r: int, most: int, now_s: float) -> int:
+    """Chooses an instance of another pool that may take the request, as `most` has it; NONE: there is none."""
+    for k in range(s.spills.shape[1]):
+        other = s.spills[s.req[r].pool, k]
+        if other == NONE:
+            break
+        i = choose_of(s, r, other, most, now_s)
+        if i != NONE:
+            return i
+    return NONE
+
+
+@compiled
+def choose_of(s: FleetArrays, r: int, pool: int, most: int, now_s: float) -> int:
+    """Chooses among the instances of a pool that a request fits into and that are not full; NONE: there is none."""
     routing, size = s.pool[pool].routing, s.pool[pool].size
     need = s.req[r].prompt + s.req[r].output
     best, least, total = NONE, 0.0, 0.0
     for k in range(size):
         turn = (s.pool[pool].turn + k) % size if routing == ROUND_ROBIN else k
         i = s.members[pool, turn]
-        if need > s.eng[i].whole:
+        if need > s.eng[i].whole or is_full(s, i, most, now_s):
             continue
         if routing == ROUND_ROBIN:
             s.pool[pool].turn = turn + 1
@@ -1309,9 +1352,15 @@ def choose(s: FleetArrays, r: int, now_s: float) -> int:
 
 @compiled
 def dispatch(s: FleetArrays, r: int, now_s: float) -> None:
-    """Sends a request to an instance of its pool: it stays unplaced while none serves, and is rejected if none fits."""
+    """Sends a request to an instance: it stays unplaced while none serves, and is rejected if none of its pool fits."""
     pool = s.req[r].pool
-    if s.pool[pool].size == 0:
+    if s.pool[pool].size > 0:
+        i = choose(s, r, now_s)
+    else:
+        i = spilled(s, r, s.pool[pool].most_unstarted, now_s)
+        if i == NONE:
+            i = spilled(s, r, 0, now_s)
+    if s.pool[pool].size == 0 and i == NONE:
         s.req[r].next = NONE
         if s.pool[pool].unplaced_tail == NONE:
             s.pool[pool].unplaced_head = r
@@ -1320,7 +1369,6 @@ def dispatch(s: FleetArrays, r: int, now_s: float) -> None:
         s.pool[pool].unplaced_tail = r
         s.pool[pool].unplaced += 1
         return
-    i = choose(s, r, now_s)
     if i == NONE:
         reject(s, r)
     else:

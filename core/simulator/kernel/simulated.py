@@ -165,12 +165,18 @@ class Handover:
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """Instances that share requests. `members` index the fleet; with controls, others may join and leave."""
+    """Instances that share requests. `members` index the fleet; with controls, others may join and leave.
+
+    `most_unstarted`: requests without a first token that one of them should have; 0: any number. `spills`: the pools
+    that take its requests when its own instances have as many, or none serves, in the order in which they are asked.
+    """
 
     name: str
     members: tuple[int, ...]
     routing: str = "round_robin"
     handover: Handover | None = None
+    most_unstarted: int = 0
+    spills: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.routing not in ROUTINGS:

@@ -47,7 +47,7 @@ def pool_rows(fleet: FleetSpec) -> NDArray[np.void]:
     rows = np.zeros(len(fleet.pools), kernel.POOL)
     rows["unplaced_head"] = rows["unplaced_tail"] = rows["then"] = kernel.NONE
     for row, pool in zip(rows, fleet.pools, strict=True):
-        row["routing"] = ROUTINGS.index(pool.routing)
+        row["routing"], row["most_unstarted"] = ROUTINGS.index(pool.routing), pool.most_unstarted
         if (handover := pool.handover) is not None:
             row["then"] = fleet.pool_number(handover.to)
             if not isinstance(handover.at, str):
@@ -56,6 +56,14 @@ def pool_rows(fleet: FleetSpec) -> NDArray[np.void]:
                 row["split"] = kernel.AT_PROMPT
             row["token_s"], row["latency_s"], row["chunked"] = handover.token_s, handover.latency_s, handover.chunked
     return rows
+
+
+def spills_of(fleet: FleetSpec) -> NDArray[np.int64]:
+    """Returns the pools that take each pool's requests when its own cannot, (pools, most of any), filled with NONE."""
+    found = np.full((len(fleet.pools), max(len(pool.spills) for pool in fleet.pools)), kernel.NONE)
+    for row, pool in zip(found, fleet.pools, strict=True):
+        row[: len(pool.spills)] = [fleet.pool_number(name) for name in pool.spills]
+    return found
 
 
 def request_rows(load: Load, first_number: int) -> NDArray[np.void]:
@@ -137,6 +145,7 @@ class CompiledWorld:
             own=np.zeros((0, kernel.OWN_BINS), np.int32),
             rows=np.zeros(0, np.int64),
             members=np.zeros((len(fleet.pools), 0), np.int64),
+            spills=spills_of(fleet),
             successors=np.zeros((0, kernel.MAX_SUCCESSORS), np.int64),
             cell_pool=np.array(fleet.cell_pool, np.int64),
             seen=np.zeros((len(fleet.cell_pool), 0, 3), np.int64),
@@ -268,6 +277,10 @@ class CompiledWorld:
         self._pool[i] = pool
         self._state.eng["weight"][i] = weight
         kernel.serve(self._state, i, pool, now_s)
+
+    def move(self, i: int, pool: int, weight: float, now_s: float) -> None:
+        self._withdraw(i)
+        self.serve(i, pool, weight, now_s)
 
     def drain(self, i: int, now_s: float) -> None:
         self._withdraw(i)

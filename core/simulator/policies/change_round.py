@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from core.engine.overheads import Overheads, cold_start_s
-from core.simulator.kernel.commands import FleetView, Reshard, Start
+from core.simulator.kernel.commands import FleetView, Move, Reshard, Start
 from core.simulator.policies.config import Starting
 from core.simulator.policies.node_occupancy import InstanceShape
 
@@ -56,11 +56,12 @@ class Round:
     surplus: dict[int, list[int]]  # pool -> slots
     starts: list[tuple[Coming, Start]] = field(default_factory=list)
     reshards: list[Reshard] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
     drained: list[int] = field(default_factory=list)
 
     @property
     def acts(self) -> bool:
-        return bool(self.starts or self.reshards or self.drained)
+        return bool(self.starts or self.reshards or self.moves or self.drained)
 
     def name(self, slot: int) -> str:
         return self.view.instances[slot].name

@@ -51,6 +51,7 @@ _CLOCK_SHARES = ("clock_ttft_share", "clock_tpot_share")
 THRESHOLD_READS = Reads(
     {
         **any_of(*_PERIODS, *_CLOCK_SHARES, "partition", "alpha", "clock_floor", "clock_floor_mhz", "shadow"),
+        **any_of("engine_queue"),
         "scale": ("threshold", "static"),
         "shard": ("threshold", "off"),
         "clock": ("threshold", "fixed"),
@@ -61,7 +62,7 @@ THRESHOLD_READS = Reads(
 FREESH_READS = Reads(
     {
         **any_of(*_PERIODS, *_CLOCK_SHARES, "carbon_period_s", "partition", "alpha", "frozen", "preempts_s", "shadow"),
-        **any_of("objective", "negative_intensity", "freeze_tp", "clock_floor", "clock_floor_mhz"),
+        **any_of("objective", "negative_intensity", "freeze_tp", "clock_floor", "clock_floor_mhz", "engine_queue"),
         "shard": ("mix", "off"),
         "clock": ("miad", "primal_dual", "fixed"),
         "route": tuple(_ROUTINGS),
@@ -97,6 +98,7 @@ class ThresholdConfig:
     clock: ThresholdClockConfig = field(default_factory=ThresholdClockConfig)
     partition: str = WHOLE
     routing: str = "least_loaded"
+    engine_queue: int = 32
     ttft_share: float = 0.8
     tpot_share: float = 0.8
     clock_floor: str = "voltage"
@@ -129,6 +131,7 @@ class FreeshConfig:
     step_s: float = 300.0
     partition: str | None = None
     routing: str = "weighted"
+    engine_queue: int = 32
     freeze_tp: bool = False
     alpha: float = 1.1
     floor_rps: float = 0.05
@@ -158,6 +161,7 @@ def threshold_of(policy: Policy) -> ThresholdConfig:
         clock=threshold_clock_config(tuning, period_s(policy, Loop.CLOCK)),
         partition=knobs.partition,
         routing=_BY_POOL[knobs.route],
+        engine_queue=knobs.engine_queue,
         ttft_share=knobs.clock_ttft_share,
         tpot_share=knobs.clock_tpot_share,
         clock_floor=knobs.clock_floor,
@@ -181,6 +185,7 @@ def freesh_of(policy: Policy) -> FreeshConfig:
         step_s=carbon_s / eq1.steps,
         partition=None if knobs.partition in ("", WHOLE) else knobs.partition,
         routing=_ROUTINGS[knobs.route],
+        engine_queue=knobs.engine_queue,
         freeze_tp=knobs.freeze_tp,
         alpha=knobs.alpha,
         floor_rps=eq1.floor_rps,

@@ -156,7 +156,8 @@ class CutFleet:
 
     def _plans(self) -> list[PoolPlan]:
         if not self._splits:
-            return [PoolPlan(name, self._routing) for name in self._names]
+            by_service = [[self._pools[own.info.name, c.name] for c in own.partition.classes] for own in self.services]
+            return list(loops.class_plans(by_service, self._routing, self.policy.knobs.engine_queue))
         found, tuned = [], self.policy.tuning.split
         for (owner, _), name in self._pools.items():
             info = next(service.info for service in self.services if service.info.name == owner)

@@ -1,13 +1,13 @@
 """Turns the workers that loops want into starts, re-shards and drains, a step at a time as GPUs come free.
 
-1. What is wanted and stands, stays. What is missing starts on free GPUs of one node, largest first, on the fullest node
-   that has room; a large one that waits for a drain keeps its room from smaller ones.
+1. What is wanted and stands, stays. A surplus instance of the wanted kind in another pool changes its pool. What is
+   still missing starts on free GPUs of one node, largest first, on the fullest node that has room; a large one that
+   waits for a drain keeps its room from smaller ones.
 2. With shadows, the old instances of a pool serve until the new ones are up (`Start.replaces`). Else they drain at
    once, but for one (a bridge) where none that stays serves yet, and what is missing finds room without its GPUs.
 3. In place: where GPUs are not free, what the pool has too much of on a node is re-sharded.
-4. A surplus instance of the wanted kind in another pool is emptied and taken over: its engine is up already.
-5. With shadows, the surplus of a pool that lacks instances serves on, unless nothing else moves: then it makes room.
-6. Where room suffices but is scattered, small instances move together.
+4. With shadows, the surplus of a pool that lacks instances serves on, unless nothing else moves: then it makes room.
+5. Where room suffices but is scattered, small instances move together.
 
 Rule 3 is for the kind of change `in_place`, which has shadows too.
 """
@@ -27,6 +27,7 @@ from core.simulator.kernel.commands import (
     STARTING,
     Drain,
     FleetView,
+    Move,
     Reshard,
     SetWeight,
     SimCommand,
@@ -61,8 +62,6 @@ class Fleet:
         self._pool_of: dict[int, int] = {}  # of those that start
         self._drained: set[int] = set()
         self._resharded_s: dict[int, float] = {}  # slots of re-shards, and when these are over
-        self._taken_over: set[int] = set()  # drained so that another pool can have the engine
-        self._engines: Counter[tuple[int, InstanceShape]] = Counter()  # engines up and empty, by node
         self._open = False  # something is still to be done
         self._again_s = 0.0
 
@@ -79,22 +78,20 @@ class Fleet:
         self._again_s = view.now_s + SETTLE_S
         commands: list[SimCommand] = [*self._note(view)]
         now = self._look(view)
+        self._move_surplus(now)
         self._start_missing(now)
         if self._change is ChangeKind.IN_PLACE:
             self._reshard(now)
-        self._take_over(now)
         if self._change is ChangeKind.RESTART:
             self._drain_surplus(now)
         else:
             self._let_go(now)
         self._gather(now)
         self._open = bool(now.missing or now.acts or any(now.surplus.values()) or self._leaving or self._coming)
-        if not self._open:
-            self._engines.clear()
         self._drained.update(now.drained)
         # Drains last: an instance that is off at once would lend its place to a start of the same round.
         starts = (start for _, start in now.starts)
-        return [*commands, *starts, *now.reshards, *(Drain(now.name(slot)) for slot in now.drained)]
+        return [*commands, *now.moves, *starts, *now.reshards, *(Drain(now.name(slot)) for slot in now.drained)]
 
     def first(self, view: FleetView) -> list[Start]:
         """What is wanted before the first second, where it finds room: it serves from then on."""
@@ -144,10 +141,7 @@ class Fleet:
                 weights.append(SetWeight(view.instances[slot].name, self._weight((found.pool, found.kind))))
             return found.node
 
-        for slot, node in self._occupancy.sync(view, reborn, claim):
-            if slot in self._taken_over:
-                self._taken_over.discard(slot)
-                self._engines[node, shape_of(view.instances[slot])] += 1
+        self._occupancy.sync(view, reborn, claim)
         for slot, successor in list(self._leaving.items()):
             if successor is not None and view.state[slot] == DRAINING:
                 del self._leaving[slot]
@@ -195,14 +189,35 @@ class Fleet:
 
     # -- what a round does -----------------------------------------------------------------------------
 
+    def _move_surplus(self, now: Round) -> None:
+        """Applies rule 1: what one pool has too much of, and another lacks, changes its pool."""
+        left: list[Want] = []
+        for pool, kind in now.missing:
+            fits = (
+                (other, slot)
+                for other, slots in sorted(now.surplus.items())
+                for slot in slots
+                if slot not in self._leaving
+                and shape_of(now.view.instances[slot]) == kind
+                and now.view.state[slot] == SERVING
+            )
+            other, slot = next(fits, (pool, None))
+            if slot is None:
+                left.append((pool, kind))
+                continue
+            now.surplus[other].remove(slot)
+            now.standing[pool, kind].append(slot)
+            now.moves.append(Move(now.name(slot), self._pools[pool], self._weight((pool, kind))))
+        now.missing = left
+
     def _start_missing(self, now: Round) -> None:
-        """Applies rule 1: starts what is missing."""
+        """Applies rule 1: starts what is still missing."""
         left: list[Want] = []
         kept: list[int] = []  # nodes whose room a larger one waits for
         room = self._room_to_come(now)
         for key in now.missing:
             kind = key[1]
-            node = self._occupancy.find(kind, [n for n, own in self._engines if own == kind], kept)
+            node = self._occupancy.find(kind, kept)
             if node is not None:
                 self._start(now, key, node)
                 room[node] -= kind.tp
@@ -225,13 +240,7 @@ class Fleet:
 
     def _start(self, now: Round, key: Want, node: int, replaces: tuple[int, ...] = ()) -> None:
         pool, kind = key
-        if self._engines[node, kind] > 0:
-            self._engines[node, kind] -= 1
-            ready_in_s = 0.0
-        else:
-            for other in [key for key in self._engines if key[0] == node]:
-                del self._engines[other]  # its GPUs are given to something else
-            ready_in_s = self._warm.ready_in_s(kind, now.view.now_s)
+        ready_in_s = self._warm.ready_in_s(kind, now.view.now_s)
         self._occupancy.take(node, kind.tp)
         coming = Coming(pool, kind, node, replaces)
         self._coming.append(coming)
@@ -296,18 +305,6 @@ class Fleet:
             now.missing.remove((pool, kind))
         now.surplus[pool] = [slot for slot in now.surplus[pool] if slot not in used]
 
-    def _take_over(self, now: Round) -> None:
-        """Applies rule 4: empties surplus instances of a kind that another pool lacks; their engine stays up."""
-        busy = {pool for pool, _ in now.missing} | {coming.pool for coming, _ in now.starts}
-        for _, kind in now.missing:
-            for other, slots in now.surplus.items():
-                fits = [s for s in slots if shape_of(now.view.instances[s]) == kind and now.view.state[s] == SERVING]
-                if other not in busy and fits:
-                    slots.remove(fits[-1])
-                    self._taken_over.add(fits[-1])
-                    now.drain(fits[-1])
-                    break
-
     def _drain_surplus(self, now: Round) -> None:
         """Applies rule 2 without shadows."""
         given_up: set[int] = set()
@@ -344,7 +341,7 @@ class Fleet:
         return [slot for slot in bridges if (specs[slot].site, specs[slot].gpu) in stuck]
 
     def _let_go(self, now: Round) -> None:
-        """Applies rule 5, and ends all surplus that nobody waits for."""
+        """Applies rule 4, and ends all surplus that nobody waits for."""
         lacking: Counter[int] = Counter()
         for pool, kind in now.missing:
             lacking[pool] += kind.tp
@@ -374,7 +371,7 @@ class Fleet:
         return now.acts or under_way or bool(self._leaving or self._coming)
 
     def _gather(self, now: Round) -> None:
-        """Applies rule 6 for the largest instance that fits nowhere although nothing moves any more."""
+        """Applies rule 5 for the largest instance that fits nowhere although nothing moves any more."""
         self.unplaced = () if self._moves(now) else tuple(now.missing)
         if not self.unplaced:
             return
@@ -390,7 +387,7 @@ class Fleet:
                 need -= chosen[-1][0][1].tp
             if need <= 0 and self._occupancy.room_elsewhere(node, [key[1] for key, _ in chosen]):
                 for key, slot in chosen:
-                    elsewhere = self._occupancy.find(key[1], (), (node,))
+                    elsewhere = self._occupancy.find(key[1], (node,))
                     if elsewhere is not None and self._change is ChangeKind.RESTART:
                         self._start(now, key, elsewhere)
                         now.drain(slot)

@@ -85,11 +85,11 @@ class Freesh:
             raise SimulationError(f"policy.partition: unknown '{config.partition}'; known: {', '.join(known)}")
         in_order = sorted(world.services, key=lambda info: info.name)  # plans are the same whatever order is given
         self.services = [_Service(info, _first_partition(config, info)) for info in in_order]
-        names: dict[str, None] = {}
-        for info in world.services:
-            for partition in info.partitions:
-                names.update({loops.pool_name(world, info, c.name): None for c in partition.classes})
-        self.pools = tuple(names)
+        self._names = [
+            list(dict.fromkeys(loops.pool_name(world, info, c.name) for own in info.partitions for c in own.classes))
+            for info in world.services
+        ]
+        self.pools = tuple(name for names in self._names for name in names)
         self.fleet = Fleet(world, self.pools, config.starting, config.change)
         self.carbon_config = CarbonConfig(
             config.alpha,
@@ -131,7 +131,8 @@ class Freesh:
         ]
         controls = loops.controls(found, self.fleet)
         if c.routing != "energy":
-            return Plan(members, loops.plans(self.pools, c.routing), tuple(cell_pool), controls)
+            pools = loops.class_plans(self._names, c.routing, c.engine_queue)
+            return Plan(members, pools, tuple(cell_pool), controls)
         return Plan(members, loops.plans(self.pools, "least_loaded"), tuple(cell_pool), controls, self._router())
 
     def _router(self) -> EnergyRouter:

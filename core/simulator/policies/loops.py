@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from core.controllers.request.routing import class_order
 from core.simulator.kernel.commands import Answer, Decision, FleetView, SimCommand
 from core.simulator.policies.fleet_changes import SETTLE_S, Fleet
 from core.simulator.policies.node_occupancy import InstanceShape
@@ -87,3 +88,23 @@ def first_members(fleet: Fleet, view: FleetView) -> tuple[Member, ...]:
 def plans(names: Iterable[str], routing: str) -> tuple[PoolPlan, ...]:
     """Returns the plan of each pool, all of one routing."""
     return tuple(PoolPlan(name, routing) for name in names)
+
+
+def class_plans(services: Iterable[Sequence[str]], routing: str, engine_queue: int) -> tuple[PoolPlan, ...]:
+    """Returns the plan of each pool. Requests for which the pool of their class has no room go to another class's.
+
+    Args:
+        services: The pools of each, in the order of their classes.
+        engine_queue: Requests without a first token that an instance should have.
+    """
+    return tuple(
+        PoolPlan(name, routing, most_unstarted=engine_queue, spills=spills(names, rank))
+        for names in services
+        for rank, name in enumerate(names)
+    )
+
+
+def spills(names: Sequence[str], rank: int) -> tuple[str, ...]:
+    """Returns the other classes' pools in the order in which they are asked, as a gateway does."""
+    others = [other for other in range(len(names)) if other != rank]
+    return tuple(names[other] for other in sorted(others, key=lambda other: class_order(other, rank)))

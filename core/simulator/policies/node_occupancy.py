@@ -54,10 +54,8 @@ class NodeOccupancy:
         for site in sites:
             self.nodes += [NodeSlots(site.name, node.gpu, node.gpus, node.gpus) for node in site.nodes]
 
-    def sync(
-        self, view: FleetView, reborn: Collection[int], claim: Callable[[int], int | None]
-    ) -> list[tuple[int, int]]:
-        """Releases what went off and places what appeared; returns (slot, node) of those that went off.
+    def sync(self, view: FleetView, reborn: Collection[int], claim: Callable[[int], int | None]) -> None:
+        """Releases what went off and places what appeared.
 
         Args:
             reborn: Slots that went off since the last view and are another instance by now.
@@ -76,7 +74,6 @@ class NodeOccupancy:
                 claimed = claim(slot)
                 self.node_of[slot] = self._take_any(view.instances[slot]) if claimed is None else claimed
                 self._occupied[slot] = view.instances[slot].tp
-        return gone
 
     def _take_any(self, spec: InstanceSpec) -> int:
         node = self.find(shape_of(spec))
@@ -96,10 +93,10 @@ class NodeOccupancy:
             if (node.site, node.gpu) == (shape.site, shape.gpu) and node.size >= shape.tp
         ]
 
-    def find(self, shape: InstanceShape, prefer: Sequence[int] = (), avoid: Sequence[int] = ()) -> int | None:
-        """Finds the node to start on: a preferred one, else the fullest that still has room (best fit)."""
+    def find(self, shape: InstanceShape, avoid: Sequence[int] = ()) -> int | None:
+        """Finds the node to start on: the fullest that still has room (best fit)."""
         fits = [n for n in self.nodes_of(shape) if self.nodes[n].free >= shape.tp and n not in avoid]
-        return min(fits, key=lambda n: (n not in prefer, self.nodes[n].free, n), default=None)
+        return min(fits, key=lambda n: (self.nodes[n].free, n), default=None)
 
     def room_elsewhere(self, node: int, shapes: Sequence[InstanceShape]) -> bool:
         """Says whether all of `shapes` find room on other nodes at once (largest first, best fit)."""

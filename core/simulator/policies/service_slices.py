@@ -23,6 +23,7 @@ from core.simulator.kernel.commands import (
     Control,
     Decision,
     FleetView,
+    Move,
     Placement,
     RequestView,
     Reshard,
@@ -238,12 +239,14 @@ class _Lens:
 
     def pool(self, plan: PoolPlan) -> PoolPlan:
         handover = None if plan.handover is None else replace(plan.handover, to=self.name(plan.handover.to))
-        return replace(plan, name=self.name(plan.name), handover=handover)
+        return replace(plan, name=self.name(plan.name), handover=handover, spills=tuple(map(self.name, plan.spills)))
 
     def command(self, command: SimCommand) -> SimCommand:
         """Returns a command of the slice's policy for the whole fleet; instances have one name in both."""
         if isinstance(command, Start):
             return replace(command, spec=self.named(command.spec), pool=self.name(command.pool))
+        if isinstance(command, Move):
+            return replace(command, pool=self.name(command.pool))
         if isinstance(command, Reshard):
             return replace(command, into=tuple(self.named(spec) for spec in command.into))
         if isinstance(command, Assign):

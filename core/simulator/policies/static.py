@@ -35,6 +35,7 @@ _ROUTINGS = {"round_robin": "round_robin", "least_loaded": "least_loaded", "weig
 READS = Reads(
     {
         **any_of(*_KNOBS, "aging_tokens_per_s", "preempts_s", "itl_limit_s", "chunk_tokens", "max_num_seqs"),
+        **any_of("engine_queue"),
         "order": (*ORDERS, "spf"),
         "route": tuple(_ROUTINGS),
     },

@@ -51,7 +51,9 @@ class Threshold:
 
     def __init__(self, config: ThresholdConfig, world: World) -> None:
         self.config, self.world = config, world
-        self.pools = tuple(pool for service in world.services for pool in _pools(config, world, service))
+        by_service = [_pools(config, world, service) for service in world.services]
+        self.pools = tuple(pool for own in by_service for pool in own)
+        self._names = [[pool.name for pool in own] for own in by_service]
         names = [pool.name for pool in self.pools]
         self.fleet = Fleet(world, names, config.starting, config.change)
         self._gpus = {(site.name, name): count for site in world.sites for name, count in site.gpus.items()}
@@ -85,7 +87,7 @@ class Threshold:
                 cell_pool[cell] = pool.name
         return Plan(
             members,
-            loops.plans((pool.name for pool in self.pools), c.routing),
+            loops.class_plans(self._names, c.routing, c.engine_queue),
             tuple(cell_pool),
             loops.controls(
                 [LoopControl(str(k), s, step, self.fleet) for k, (s, step) in steps.items() if k in c.loops], self.fleet

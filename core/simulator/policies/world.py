@@ -192,11 +192,13 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """A pool, which may be empty at first. `routing` and `handover` are PoolSpec's."""
+    """A pool, which may be empty at first. All but the name are PoolSpec's."""
 
     name: str
     routing: str
     handover: Handover | None = None
+    most_unstarted: int = 0
+    spills: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

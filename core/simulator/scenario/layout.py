@@ -26,6 +26,7 @@ from core.simulator.policies import (
     declared_loads,
     with_rules,
 )
+from core.simulator.policies.loops import spills
 from core.simulator.scenario.class_cells import Cells, Partition
 from core.simulator.scenario.scenario import DEFAULT_SITE, ROLES, DeclaredLoad, Group, Scenario, Service, SiteFleet
 from core.simulator.site_series import Site
@@ -111,7 +112,7 @@ def static_fleet(scenario: Scenario, config: StaticConfig, traffic: Traffic) -> 
         for i in (i for _, members in groups for i in members):
             specs[i] = with_rules(specs[i], config, limits)
         part = slice(first_cell, first_cell + cells)
-        own, serving = _service_pools(scenario, config.name, service, groups, traffic.alone_s[part])
+        own, serving = _service_pools(scenario, config, service, groups, traffic.alone_s[part])
         cell_pool += [len(pools) + pool for pool in serving]
         pools += [replace(pool, routing=config.routing) for pool in own]
         first_cell += cells
@@ -148,15 +149,15 @@ def _groups_by_service(scenario: Scenario) -> list[list[tuple[Group, range]]]:
 
 
 def _service_pools(
-    scenario: Scenario, policy: str, service: Service, groups: list[tuple[Group, range]], work_s: Floats
+    scenario: Scenario, config: StaticConfig, service: Service, groups: list[tuple[Group, range]], work_s: Floats
 ) -> tuple[list[PoolSpec], list[int]]:
     """Returns the pools of a service, and for each of its cells which of them serves it. `work_s`: of its cells."""
     prefix = f"{service.name}/" if len(scenario.services) > 1 else ""
     members = tuple(i for _, own in groups for i in own)
     cells = len(service.cells)
-    if policy == "disaggregated":
+    if config.name == "disaggregated":
         return _two_stages(scenario, prefix, groups), [0] * cells
-    if policy != "multi_pool":
+    if config.name != "multi_pool":
         return [PoolSpec(f"{prefix}all", members)], [0] * cells
     if len(service.classes) < 2:
         raise ScenarioError("classes: multi_pool needs at least two request classes; give them, or take another policy")
@@ -167,7 +168,13 @@ def _service_pools(
         weight = np.zeros(len(service.classes))
         np.add.at(weight, list(class_of_cell), work_s)
         pools, serving = _shared_out(service, prefix, members, weight), list(range(len(service.classes)))
-    return pools, [serving[k] for k in class_of_cell]
+    return _that_spill(pools, config.policy.knobs.engine_queue), [serving[k] for k in class_of_cell]
+
+
+def _that_spill(pools: Sequence[PoolSpec], engine_queue: int) -> list[PoolSpec]:
+    """Returns pools, in the order of their classes, whose requests go to the others where they have no room."""
+    names = [pool.name for pool in pools]
+    return [replace(own, most_unstarted=engine_queue, spills=spills(names, n)) for n, own in enumerate(pools)]
 
 
 def _two_stages(scenario: Scenario, prefix: str, groups: list[tuple[Group, range]]) -> list[PoolSpec]:
@@ -284,6 +291,8 @@ def dynamic_fleet(scenario: Scenario, config: PolicyConfig, traffic: Traffic) ->
             tuple(i for i, m in enumerate(plan.members) if m.pool == pool.name),
             pool.routing,
             pool.handover,
+            pool.most_unstarted,
+            pool.spills,
         )
         for pool in plan.pools
     )

@@ -117,9 +117,11 @@ def fleets(draw: st.DrawFn) -> FleetSpec:
     routing = st.sampled_from(["round_robin", "least_loaded", "weighted"])
     weights = tuple(draw(st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=count, max_size=count)))
     if count > 1 and draw(st.booleans()):
+        handover, most = draw(handovers("large")), draw(st.sampled_from([0, 0, 1, 3]))
+        spills = ("large",) if handover is None else ()
         pools = (
-            PoolSpec("small", (0,), draw(routing), draw(handovers("large"))),
-            PoolSpec("large", tuple(range(1, count)), draw(routing)),
+            PoolSpec("small", (0,), draw(routing), handover, most, spills),
+            PoolSpec("large", tuple(range(1, count)), draw(routing), None, most, ("small",) if spills else ()),
         )
         return FleetSpec(specs, pools, (0, 1), weights)
     pool = PoolSpec("all", tuple(range(count)), draw(routing), draw(handovers("all")))

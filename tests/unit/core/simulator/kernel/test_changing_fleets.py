@@ -266,6 +266,23 @@ def test_latencies_are_means_since_the_last_look_when_answers_are_under_way(step
     ]
 
 
+@STEPPINGS
+def test_requests_go_to_the_next_pool_when_their_own_is_full_or_empty(stepping: Stepping) -> None:
+    def instances(rows: list[tuple[float, int, int]], members: tuple[tuple[int, ...], ...]) -> list[int]:
+        pools = (
+            PoolSpec("a", members[0], most_unstarted=2, spills=("b", "c")),
+            PoolSpec("b", members[1]),
+            PoolSpec("c", members[2]),
+        )
+        fleet = FleetSpec((spec("i0"), spec("i1")), pools)
+        return run(stepping, fleet, rows, (1, SetSmClock("i0", 1.0))).rows["instance"].tolist()
+
+    # Two have no first token at each instance when the fifth comes: it waits at its own. The sixth finds room again.
+    rows = [(0.0, 10, 2), (0.1, 10, 2), (0.2, 10, 2), (0.3, 10, 2), (0.4, 10, 2), (5.0, 10, 1)]
+    assert instances(rows, ((0,), (1,), ())) == [0, 0, 1, 1, 0, 0]
+    assert instances(rows, ((), (), (0, 1))) == [0, 1, 0, 1, 0, 1]
+
+
 def test_command_is_refused_when_it_comes_too_late() -> None:
     reshard = Reshard(("i0",), (spec("a"),), transfer_s=3.0, sync_s=1.0)
     out = run(MACRO, ONE, [(0.0, 10, 9)], (1, reshard), (2, Drain("i0")), (2, reshard))

@@ -19,6 +19,7 @@ from core.simulator.kernel.commands import (
     Decision,
     Drain,
     FleetView,
+    Move,
     Reshard,
     SetWeight,
     SimCommand,
@@ -121,6 +122,10 @@ class FakeFleet:
             assert all(self.state[i] == SERVING for i in old)
             pool = self.pool[old[0]]
             self.later(command.transfer_s + command.sync_s, lambda: self.take_over(old, command, pool))
+        elif isinstance(command, Move):
+            i = self.index(command.instance)
+            assert self.state[i] == SERVING
+            self.pool[i], self.weight[i] = self.names.index(command.pool), command.weight
         elif isinstance(command, SetWeight):
             self.weight[self.index(command.instance)] = command.weight
         elif isinstance(command, Assign):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.simulator.kernel.commands import Drain, Reshard, Start
+from core.simulator.kernel.commands import Drain, Move, Reshard, Start
 from core.simulator.policies import Plan, PoolPlan
 from core.simulator.policies.config import Starting
 from core.simulator.policies.fleet_changes import Fleet
@@ -135,12 +135,13 @@ def test_free_gpus_are_those_that_nobody_has_or_waits_for():
     assert list(run.fleet.free(run.fake.view())["east"].values()) == [{H100: 0}, {H100: 0}]
 
 
-def test_engine_is_taken_over_when_another_pool_has_it_to_spare():
+def test_instance_changes_its_pool_when_another_pool_lacks_what_its_own_has_to_spare():
     run = Wishes([(0, {(0, kind(8)): 2}), (10, {(0, kind(8)): 1, (1, kind(8)): 1})])
     run.fake.run(60)
     assert (run.fake.serving(pool="a"), run.fake.serving(pool="b")) == ([8], [8])
-    ((_, start),) = run.commands(Start)
-    assert start.ready_in_s == 0.0
+    assert not run.commands(Start)
+    ((_, move),) = run.commands(Move)
+    assert move.pool == "b"
 
 
 def test_gpus_that_drain_are_not_free():
