@@ -459,7 +459,9 @@ class CompiledWorld:
         known = len(self._latencies_then)
         since[:known] -= self._latencies_then
         total, count = since.T
-        return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+        means: NDArray[np.float64] = np.full(total.shape, np.nan)
+        np.divide(total, count, out=means, where=count > 0)
+        return means
 
     def outcome(self, now_s: float, partial: bool) -> Outcome:
         s = self._state
