@@ -30,7 +30,7 @@ _EMPTY_HOURS = why(
     own_morning=Claim(of_hour(CONVERSATION, 8), 49.9, "%"),
     own_night_kept=Claim(_kept(2), 99.18, "%", within=0.005),
     own_morning_kept=Claim(_kept(8), 99.13, "%", within=0.005),
-    peak=Claim(of_hour(CONVERSATION, 14), 27.5, "%"),
+    peak=Claim(of_hour(CONVERSATION, 14), 30.5, "%"),
 )
 
 

@@ -137,7 +137,7 @@ _SUNNY = why(
     "the energy is saved, and dirtiest at 20:00, where {evening} is; at one intensity it would be the energy's, "
     "{energy}. The paper saves 47 % of the energy and 38 % of the carbon.",
     "V-E, V-F",
-    peak=Claim(of_hour(CONVERSATION, 14), 27.5, "%"),
+    peak=Claim(of_hour(CONVERSATION, 14), 30.5, "%"),
     evening=Claim(of_hour(CONVERSATION, 20), 51.5, "%"),
     energy=Claim(_OF_WEEK, 50.9, "%"),
 )
