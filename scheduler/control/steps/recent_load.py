@@ -1,4 +1,4 @@
-"""The load of each class lately, for loops that look each few seconds: what came, whether it has ended or not."""
+"""The recent load of each class, for loops that look each few seconds: what came, whether it has ended or not."""
 
 from __future__ import annotations
 

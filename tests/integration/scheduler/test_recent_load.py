@@ -1,4 +1,4 @@
-"""The load lately: what came in whole stretches, whether it has ended or not, in all of which nothing is on its way."""
+"""The recent load: what came in whole stretches, whether it has ended or not, in all of which nothing is on its way."""
 
 from datetime import timedelta
 
