@@ -49,7 +49,4 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "tiny.yaml").write_text(SCENARIO, encoding="utf-8")
     monkeypatch.setattr(shipped_scenarios, "folder", lambda: folder)
     monkeypatch.setattr("scheduler.whatif.shipped_scenarios.folder", lambda: folder)
-    for name in list(experiments.EXPERIMENTS):
-        monkeypatch.delitem(experiments.EXPERIMENTS, name)
-    for own in (TINY, TRACED):
-        monkeypatch.setitem(experiments.EXPERIMENTS, own.name, own)
+    monkeypatch.setattr(experiments, "EXPERIMENTS", {own.name: own for own in (TINY, TRACED)})
