@@ -1,15 +1,16 @@
 """Functions compiled by Numba, whose machine code outlives a checkout.
 
 Numba keeps machine code beside its source, so that each new checkout compiles for minutes what another has compiled.
-Ours lies in `~/.cache/greenserve/compiled`, in a folder named by the content of the source file: equal files share it,
-files that differ do not disturb each other. So a compiled function may use only what its own file defines: what another
-file defines could change while the machine code stays. Numba's own setting (NUMBA_CACHE_DIR) goes first, and where our
-folder cannot be written Numba's own places follow.
+Ours lies in `~/.cache/greenserve/compiled`, in a folder named by the content of the source file and of the files with
+compiled functions that it imports from: equal ones share it, those that differ do not disturb each other. So a compiled
+function may use only what these files define: what another file defines could change while the machine code stays.
+Numba's own setting (NUMBA_CACHE_DIR) goes first, and where our folder cannot be written Numba's own places follow.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -21,6 +22,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = Path(".cache/greenserve/compiled")
 OURS = Path(__file__).resolve().parent  # the package
 _SETTINGS: Any = config
+_MARK = "from core.compiled import compiled\n"
+_IMPORTED = re.compile(r"^from (core\.[\w.]+) import ", re.MULTILINE)
+
+
+def sources(path: Path) -> list[Path]:
+    """Returns the files that the machine code of a file is made from: itself first, then those with compiled functions
+    that it imports from, and so on."""
+    found = [path]
+    for one in found:
+        for name in _IMPORTED.findall(one.read_text()):
+            other = OURS.parent / Path(*name.split(".")).with_suffix(".py")
+            if other not in found and other.is_file() and _MARK in other.read_text():
+                found.append(other)
+    return found
 
 
 class ByContent(UserProvidedCacheLocator):
@@ -30,7 +45,7 @@ class ByContent(UserProvidedCacheLocator):
         self._py_file = py_file
         self._lineno = py_func.__code__.co_firstlineno
         path = Path(py_file)
-        content = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        content = hashlib.sha256(b"".join(one.read_bytes() for one in sources(path))).hexdigest()[:16]
         self._cache_path = str(Path.home() / FOLDER / f"{path.stem}-{content}")
 
     @classmethod

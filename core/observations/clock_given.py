@@ -20,6 +20,7 @@ from core.engine.load_profile import CLOCK_STEP_MHZ, LOWEST_MHZ, Floats, LoadPro
 from core.observations.demand.class_arrivals import STRETCH_S
 from core.observations.limits import at_factor, class_limits, planned
 from core.observations.mode_profile import Lengths
+from core.observations.request.request_configs import TBT_S
 from core.policy.knobs import Knobs
 from core.ports import EngineLimits
 from core.types import ClockObservation, Limits
@@ -62,6 +63,19 @@ def tighter(one: Limits, other: Limits) -> Limits:
     """Returns the tighter one of each limit; None where neither has one."""
     pairs = (one.ttft_s, other.ttft_s), (one.tpot_s, other.tpot_s), (one.e2e_s, other.e2e_s)
     return Limits(*(min((limit_s for limit_s in pair if limit_s is not None), default=None) for pair in pairs))
+
+
+def pace_limits(limits: Limits, lengths: Lengths, ttft_share: float, tpot_share: float) -> Limits:
+    """Returns what a clock by deadlines keeps of a class's limits.
+
+    A limit on E2E alone is one on TPOT for the mean answer. Without either the time between tokens is limited to
+    throttLL'eM's 0.2 s (V-A): a service without an objective is to be served all the same.
+    """
+    tpots_s = [own for own in (limits.tpot_s,) if own is not None]
+    if limits.e2e_s is not None:
+        left_s = limits.e2e_s - (limits.ttft_s or 0.0)
+        tpots_s.append(max(0.0, left_s) / max(1.0, lengths.output_tokens))
+    return planned(Limits(limits.ttft_s, min(tpots_s, default=TBT_S)), ttft_share, tpot_share)
 
 
 def least_mhz(gpu: str, min_mhz: float, max_mhz: float, floor: str, floor_mhz: float | None) -> float:

@@ -100,8 +100,9 @@ class Knobs:
     clock: str = setting(
         "miad",
         "fixed: top; miad, primal_dual: FREESH eq. 5 and 4; profile: DynamoLLM IV-B; slack: mu-Serve Alg. 3; throttle: "
-        "throttLL'eM IV-E; retail: its baseline (V-F3); threshold: up when busy or late, down when idle",
-        ("fixed", "miad", "primal_dual", "profile", "slack", "throttle", "retail", "threshold"),
+        "throttLL'eM IV-E; retail: its baseline (V-F3); threshold: up when busy or late, down when idle; deadline: the "
+        "lowest at which the requests that are there keep their limits (GreenServe)",
+        ("fixed", "miad", "primal_dual", "profile", "slack", "throttle", "retail", "threshold", "deadline"),
     )
     clock_period_s: float | None = setting(
         None, "FREESH 1 s, DynamoLLM 5 s, mu-Serve 1 s", unset=_OF_SETTINGS, above=0.0
@@ -125,8 +126,12 @@ class Knobs:
 
     route: str = setting(
         "least_energy",
-        "FREESH: weighted_round_robin; DynamoLLM: least_energy; throttLL'eM: least_loaded; DynaServe: predicted",
-        ("least_energy", "least_carbon", "least_loaded", "weighted_round_robin", "round_robin", "predicted"),
+        "FREESH: weighted_round_robin; DynamoLLM: least_energy; throttLL'eM: least_loaded; DynaServe: predicted; "
+        "GreenServe: least_backlog, where the prompts that wait are done with first",
+        (
+            *("least_energy", "least_carbon", "least_loaded", "weighted_round_robin", "round_robin", "predicted"),
+            "least_backlog",
+        ),
     )
     by_share: bool = setting(
         False,

@@ -70,9 +70,8 @@ _GREENSERVE = replace(
     scale="right_size",
     scale_period_s=10.0,
     shadow=True,
-    clock="profile",
-    clock_period_s=0.5,
-    clock_floor="voltage",
+    clock="deadline",
+    route="least_backlog",
     order="spf",
     aging_tokens_per_s=0.0,
     engine_priority=True,
@@ -80,8 +79,8 @@ _GREENSERVE = replace(
     alpha=1.02,
     plan_ttft_share=0.7,  # two prompts' chunks in an iteration, since a request also waits for the one under way
     plan_tpot_share=0.45,  # the 99th of 100 requests has about twice the mean
-    clock_ttft_share=0.7,
-    clock_tpot_share=0.75,  # the clock loop answers at once, and may use more of a limit
+    clock_ttft_share=0.95,  # what is left is for the time until a clock is set
+    clock_tpot_share=0.95,
 )
 _DYNAMOLLM = replace(
     _DYNAMO,

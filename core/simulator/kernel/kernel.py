@@ -15,7 +15,7 @@ last bits.
 
 The requests of a run pass through a window (`req`): the driver appends a block of them, and takes out those that ended.
 
-Everything compiled is in this one file, because Numba's cache watches a function's own file and not those it calls.
+The engine model is `core.engine.compiled_model`, the clock by deadlines `core.algorithms.clock.deadline_clock`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from core.algorithms.clock.deadline_clock import CATCH_UP, MOST_PROMPTS, NO_SLACK_S, lowest_mhz
 from core.compiled import compiled
+from core.engine.compiled_model import idle_watts, iteration
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -42,55 +44,20 @@ AHEAD, IN_FLIGHT, DONE, REJECTED = 0, 1, 2, 3
 # States of an instance. Starting: its GPUs are in transition, be it a cold start or a halt for a re-shard.
 OFF, STARTING, SERVING, DRAINING = 0, 1, 2, 3
 # Routing within a pool.
-ROUND_ROBIN, LEAST_LOADED, WEIGHTED = 0, 1, 2
+ROUND_ROBIN, LEAST_LOADED, WEIGHTED, LEAST_BACKLOG = 0, 1, 2, 3
+ALIKE_S = 0.02  # backlogs below this are equal
 # Order of an instance's queue.
 FCFS, SJF, SRTF, EDF, LLF = 0, 1, 2, 3, 4
 # Where a pool hands its requests over: nowhere, after the prompt, at a share of all (predicted) tokens.
 WHOLE, AT_PROMPT, AT_RATIO = 0, 1, 2
 MAX_SUCCESSORS = 8  # instances that one instance can be re-sharded into
 STRETCH_S = 5.0  # arrivals are counted in stretches of this length
+LOOK_S = 0.1  # how often a clock by deadlines is looked at, beside each arrival
 
 # Gaps between tokens are counted in bins of 0.5 %, from 10 us on.
 GAP_BINS_PER_E, GAP_MIN_S, GAP_BINS = 200.0, 1e-5, 4200
 # Of each request in bins of 2 %, from 1 ms on (to 160 s): it answers for its own p50 and p99.
 OWN_BINS_PER_E, OWN_MIN_S, OWN_BINS = 50.0, 1e-3, 600
-THROTTLE_BISECTIONS = 20
-
-GRAPH_SLOPE = 0.25  # as in core.engine.second_set
-KNOTS = 8  # of corrections: core.engine.corrections.KNOTS, since compiled code may use only what its own file defines
-
-# Columns of an instance's cost parameters: see core.engine.engine_model for what they mean.
-# fmt: off
-COST_COLUMNS = (
-    "fixed", "flop_per_token", "flop_per_row", "flop_per_attention", "dense_bytes", "expert_bytes", "expert_miss",
-    "head_bytes", "activation_bytes", "kv_bytes", "compute", "bandwidth", "ar_fixed_s", "ar_per_token_s", "layers_s",
-    "launch_s", "host_s", "seq_s", "f_max", "f_min", "f_bw", "p_norm", "eff_attn", "eff_kv", "k_sm", "v_min", "f_v",
-    "idle_w", "c_clk", "e_flop_pj", "e_byte0_pj", "e_byte1_pj", "cap_w", "idle_clk_share", "tp", "base_s",
-    "prefill_token_s", "decode_s", "busy_w", "second", "clk_gate", "wait_clk", "e_kv_x",
-)
-# Those of parameter set 2: see core.engine.second_set.
-SECOND_COLUMNS = (
-    "flop_dense", "flop_expert", "flop_pad", "flop_decode", "expert_bytes", "log_miss", "route_a", "skew", "ep_spread",
-    "big_tokens", "pad_rows", "pad_all", "dense_x", "expert_x", "expert_m", "e_dense_x", "e_expert_x", "row_s",
-    "layers_s", "moe_s", "big_s", "eager_s", "mix", "graph_tokens", "floor_s", "floor_row_s", "logit_j", "full",
-    "window",
-)
-(
-    FIXED, FLOP_TOKEN, FLOP_ROW, FLOP_ATTENTION, DENSE, EXPERT, EXPERT_MISS,
-    HEAD, ACTIVATION, KV_BYTES, COMPUTE, BANDWIDTH, AR_FIXED, AR_TOKEN, LAYERS,
-    LAUNCH, HOST, SEQ, F_MAX, F_MIN, F_BW, P_NORM, EFF_ATTN, EFF_KV, K_SM, V_MIN, F_V,
-    IDLE_W, C_CLK, E_FLOP, E_BYTE0, E_BYTE1, CAP, IDLE_SHARE, TP, BASE_S,
-    PREFILL_TOKEN_S, DECODE_S, BUSY_W, SECOND, CLK_GATE, WAIT_CLK, E_KV,
-    S_DENSE, S_EXPERT, S_PAD, S_DECODE, S_BYTES, S_MISS, S_ROUTE, S_SKEW, S_SPREAD,
-    S_BIG_TOKENS, S_PAD_ROWS, S_PAD_ALL, S_DENSE_X, S_EXPERT_X, S_EXPERT_M, S_E_DENSE, S_E_EXPERT, S_ROW,
-    S_LAYERS, S_MOE, S_BIG, S_EAGER, S_MIX, S_GRAPH, S_FLOOR, S_FLOOR_ROW, S_LOGIT, S_FULL,
-    S_WINDOW,
-) = range(len(COST_COLUMNS) + len(SECOND_COLUMNS))
-TIME0 = len(COST_COLUMNS) + len(SECOND_COLUMNS)  # factors of time at the knots, and from POWER0 on of power
-POWER0 = TIME0 + KNOTS
-COSTS = POWER0 + KNOTS
-# fmt: on
-
 
 REQUEST = np.dtype(
     [
@@ -154,6 +121,9 @@ INSTANCE = np.dtype(
         ("preempts_s", np.float64),  # how often running requests may have to give way; 0: never
         ("margin", np.float64),  # by how much they must come behind
         ("itl_limit_s", np.float64),  # prefills are cut so that iterations with decodes take no longer; 0: not
+        ("floor_mhz", np.float64),  # the lowest clock by deadlines; 0: the clock is set from outside
+        ("step_mhz", np.float64),  # the distance of these clocks
+        ("prompt_token_s", np.float64),  # what a prompt token takes at the top clock, in a full iteration
         # found
         ("state", np.int64),
         ("mhz", np.float64),
@@ -171,6 +141,7 @@ INSTANCE = np.dtype(
         ("successors", np.int64),  # how many; above 0: it hands over everything when the iteration in flight ends
         ("successors_ready_s", np.float64),
         ("looked", np.int64),  # the last stretch of `preempts_s` in which somebody may have given way
+        ("look_s", np.float64),  # when the clock by deadlines is looked at again
         # sums and counts of latencies so far, as engines count them: TTFT, gaps between tokens, E2E
         ("ttft_s", np.float64),
         ("ttfts", np.int64),
@@ -237,6 +208,8 @@ class FleetArrays(NamedTuple):
     spills: Ints  # (P, pools): those that take a pool's requests when its own instances cannot, in order; NONE: no more
     successors: Ints  # (I, MAX_SUCCESSORS)
     cell_pool: Ints  # (C,)
+    cell_limit: Floats  # (C, 2): TTFT and TPOT that clocks by deadlines keep
+    prompts: Any  # (MOST_PROMPTS,) of deadline_clock.PROMPT: what it is given
     seen: Ints  # (C, stretches, 3): requests, prompt tokens, predicted output tokens
     gaps: Ints  # (GAP_BINS,)
     series_j: Floats  # (I, bins)
@@ -257,187 +230,6 @@ SEGMENT_COLUMNS = (  # kv_tokens and waiting: at its end
 # Entries of `counts`. COUPLED: requests that are to be handed over or are on their way, and instances that will leave.
 # SEATS: places in the batches of instances that are on. HANDED_COUNT: requests in flight with `handed`.
 NEXT_ARRIVAL, IN_FLIGHT_COUNT, LOGGED, SEGMENTS, COUPLED, SEATS, HANDED_COUNT, FREE_ROWS, FLIGHTS, COUNTS = range(10)
-
-
-# -- the engine model ------------------------------------------------------------------------------
-
-
-@compiled
-def bandwidth_share(f: float, f_bw: float) -> float:
-    """Returns the share of the memory's bandwidth that is used at clock `f`; it saturates above `f_bw`."""
-    x = f / f_bw
-    return float(x / (1.0 + x**4) ** 0.25)
-
-
-@compiled
-def voltage(c: Floats, f: float) -> float:
-    """Returns v(f), relative to the voltage at the top clock, from the costs `c`, shape (costs,)."""
-    if f <= c[F_V]:
-        return float(c[V_MIN])
-    return float(c[V_MIN] + (1.0 - c[V_MIN]) * (f - c[F_V]) / (c[F_MAX] - c[F_V]))
-
-
-@compiled
-def idle_watts(c: Floats, mhz: float) -> float:
-    """Returns the power in W of an instance with nothing to do; `c` has the costs, shape (costs,)."""
-    if c[FIXED] > 0.0:
-        return float(c[IDLE_W])
-    f = min(max(mhz, c[F_MIN]), c[F_MAX])
-    watts = c[IDLE_W] + c[IDLE_SHARE] * c[C_CLK] * f / c[F_MAX] * voltage(c, f) ** 2
-    return float(c[TP] * watts * correction(c, POWER0, f))
-
-
-@compiled
-def correction(c: Floats, first: int, f: float) -> float:
-    """Returns the factor on time or power at clock `f`, on the line between two of the knots from column `first` on;
-    `c` has the costs, shape (costs,)."""
-    if c[F_MAX] <= c[F_MIN]:
-        return float(c[first])
-    at = (f - c[F_MIN]) / (c[F_MAX] - c[F_MIN]) * (KNOTS - 1)
-    below = min(int(at), KNOTS - 2)
-    share = at - below
-    return float(c[first + below] * (1.0 - share) + c[first + below + 1] * share)
-
-
-@compiled
-def at_clock(
-    c: Floats, f: float, linear: float, prefill: float, decode: float, stream: float, kv: float, n: float, rows: float
-) -> tuple[float, float, bool]:
-    """Returns seconds, watts of each GPU, and whether kernel launches set the pace; `c` has shape (costs,)."""
-    r = f / c[F_MAX]
-    compute = c[COMPUTE] * r
-    bandwidth = c[BANDWIDTH] * bandwidth_share(f, c[F_BW])
-    t_c = linear / compute
-    t_m = stream / bandwidth
-    t_gpu = (
-        (t_c ** c[P_NORM] + t_m ** c[P_NORM]) ** (1.0 / c[P_NORM])
-        + prefill / (compute * c[EFF_ATTN])
-        + kv / (bandwidth * c[EFF_KV])
-        + c[AR_FIXED]
-        + c[AR_TOKEN] * n
-        + c[LAYERS] * (c[K_SM] / r + 1.0 - c[K_SM])
-    )
-    t_s = max(t_gpu, c[LAUNCH]) + c[HOST] + c[SEQ] * rows
-    v2 = voltage(c, f) ** 2
-    dynamic_j = (v2 * c[E_FLOP] * (linear + prefill + decode) + (c[E_BYTE0] + c[E_BYTE1] * v2) * (stream + kv)) * 1e-12
-    watts = c[IDLE_W] + c[C_CLK] * f / c[F_MAX] * v2 + dynamic_j / t_s / c[TP]
-    return t_s * correction(c, TIME0, f), watts * correction(c, POWER0, f), t_gpu < c[LAUNCH]
-
-
-@compiled
-def iteration(
-    c: Floats, mhz: float, new: float, cached: float, pairs: float, prefills: float, decodes: float, context: float
-) -> tuple[float, float, int]:
-    """Returns seconds and joules of one iteration, and its regime: 0 GPU-bound, 1 launch-bound, 2 throttled at the TDP.
-
-    `c` has the costs, shape (costs,); `pairs` is the sum over prefills of new (cached + new / 2). The formulas are
-    those of EngineModel.iteration.
-    """
-    if c[FIXED] > 0.0:
-        t_s = c[BASE_S] + c[PREFILL_TOKEN_S] * new + c[DECODE_S] * decodes
-        return t_s, c[BUSY_W] * t_s, 0
-    if c[SECOND] > 0.0:
-        return second_iteration(c, mhz, new, cached, pairs, prefills, decodes, context)
-    n = new + decodes
-    rows = decodes + prefills
-    experts = c[EXPERT] * (1.0 - c[EXPERT_MISS] ** n) if c[EXPERT] > 0.0 else 0.0
-    linear = c[FLOP_TOKEN] * n + c[FLOP_ROW] * rows
-    prefill = c[FLOP_ATTENTION] * pairs
-    decode = c[FLOP_ATTENTION] * context
-    stream = c[DENSE] + experts + c[HEAD] + c[ACTIVATION] * n
-    kv = c[KV_BYTES] * (context + n + cached)
-    f = min(max(mhz, c[F_MIN]), c[F_MAX])
-    t_s, watts, launch_bound = at_clock(c, f, linear, prefill, decode, stream, kv, n, rows)
-    if watts <= c[CAP]:
-        return t_s, c[TP] * watts * t_s, 1 if launch_bound else 0
-    low, high = c[F_MIN], f
-    for _ in range(THROTTLE_BISECTIONS):
-        middle = (low + high) / 2.0
-        if at_clock(c, middle, linear, prefill, decode, stream, kv, n, rows)[1] > c[CAP]:
-            high = middle
-        else:
-            low = middle
-    t_s, watts, _ = at_clock(c, high, linear, prefill, decode, stream, kv, n, rows)
-    return t_s, c[TP] * watts * t_s, 2
-
-
-@compiled
-def second_at_clock(c: Floats, f: float, w: tuple[float, ...]) -> tuple[float, float, bool]:
-    """Returns what `at_clock` does, by parameter set 2: the formulas are those of core.engine.second_set.
-
-    `c` has the costs, shape (costs,), `w` what `second_iteration` makes of the iteration.
-    """
-    dense, head, expert, attention, decode, stream, read, busiest, kv, n, rows, big, over = w
-    r = f / c[F_MAX]
-    compute = c[COMPUTE] * r
-    bandwidth = c[BANDWIDTH] * bandwidth_share(f, c[F_BW])
-    t_c = (dense / c[S_DENSE_X] + head + expert * (c[S_SKEW] / c[S_EXPERT_X])) / compute
-    t_m = (stream + busiest / c[S_EXPERT_M]) / bandwidth
-    busy_s = (
-        (t_c ** c[P_NORM] + t_m ** c[P_NORM]) ** (1.0 / c[P_NORM])
-        + attention / (compute * c[EFF_ATTN])
-        + kv / (bandwidth * c[EFF_KV])
-        + c[S_ROW] * rows / r
-    )
-    small_s = (c[S_LAYERS] + c[S_MOE] + c[S_BIG] * big) * (c[K_SM] / r + 1.0 - c[K_SM])
-    gpu_s = busy_s + c[AR_FIXED] + c[AR_TOKEN] * n + small_s + c[S_EAGER] * over
-    floor_s = max(c[LAUNCH], c[S_FLOOR] + c[S_FLOOR_ROW] * rows)
-    t_s = max(gpu_s, floor_s) + c[HOST] + c[SEQ] * rows
-    works = min(1.0, (busy_s + c[WAIT_CLK] * (gpu_s - busy_s)) / t_s)
-    v2 = voltage(c, f) ** 2
-    flop = dense * c[S_E_DENSE] + head + attention + decode + expert * c[S_E_EXPERT]
-    moved = stream + read + c[E_KV] * kv
-    dynamic_j = (v2 * c[E_FLOP] * flop + (c[E_BYTE0] + c[E_BYTE1] * v2) * moved) * 1e-12 / c[TP]
-    gated = 1.0 - c[CLK_GATE] * (1.0 - c[IDLE_SHARE]) * (1.0 - works)
-    watts = c[IDLE_W] + c[C_CLK] * r * v2 * gated + (dynamic_j + v2 * c[S_LOGIT] * rows) / t_s
-    return t_s * correction(c, TIME0, f), watts * correction(c, POWER0, f), gpu_s < floor_s
-
-
-@compiled
-def second_iteration(
-    c: Floats, mhz: float, new: float, cached: float, pairs: float, prefills: float, decodes: float, context: float
-) -> tuple[float, float, int]:
-    """Returns what `iteration` does, by parameter set 2; `c` has the costs, shape (costs,)."""
-    n = new + decodes
-    rows = decodes + prefills
-    touched = 0.0
-    if c[S_BYTES] > 0.0:
-        touched = 1.0 - (1.0 + n * c[S_MISS] / c[S_ROUTE]) ** -c[S_ROUTE]
-    most = min(1.0, touched + c[S_SPREAD] * (touched * (1.0 - touched)) ** 0.5)
-    big = 1.0 if n > c[S_BIG_TOKENS] else 0.0
-    pad = c[S_PAD_ROWS] * (1.0 + 3.0 * big) * touched + c[S_PAD_ALL]
-    seen = context
-    if c[S_FULL] < 1.0:
-        seen = c[S_FULL] * context + (1.0 - c[S_FULL]) * min(context, decodes * c[S_WINDOW])
-    beyond = min(1.0, max(0.0, (n / c[S_GRAPH] - 1.0) / GRAPH_SLOPE))
-    w = (
-        c[S_DENSE] * n,
-        c[FLOP_ROW] * rows,
-        c[S_EXPERT] * n + c[S_PAD] * pad,
-        c[FLOP_ATTENTION] * pairs,
-        c[S_DECODE] * seen,
-        c[DENSE] + c[HEAD] + c[ACTIVATION] * n,
-        c[S_BYTES] * touched,
-        c[S_BYTES] * most,
-        c[KV_BYTES] * (seen + n + cached),
-        n,
-        rows,
-        big,
-        max(beyond, c[S_MIX] if prefills > 0.0 else 0.0),
-    )
-    f = min(max(mhz, c[F_MIN]), c[F_MAX])
-    t_s, watts, host_bound = second_at_clock(c, f, w)
-    if watts <= c[CAP]:
-        return t_s, c[TP] * watts * t_s, 1 if host_bound else 0
-    low, high = c[F_MIN], f
-    for _ in range(THROTTLE_BISECTIONS):
-        middle = (low + high) / 2.0
-        if second_at_clock(c, middle, w)[1] > c[CAP]:
-            high = middle
-        else:
-            low = middle
-    t_s, watts, _ = second_at_clock(c, high, w)
-    return t_s, c[TP] * watts * t_s, 2
 
 
 # -- arithmetic series -----------------------------------------------------------------------------
@@ -791,6 +583,60 @@ def within_limit(s: FleetArrays, i: int, budget: int, decodes: int, context: int
 
 
 @compiled
+def paced_mhz(s: FleetArrays, i: int, decodes: int, context: int, now_s: float) -> float:
+    """Returns the clock by deadlines for what an instance has now."""
+    slack_s, tpot_s, n = NO_SLACK_S, np.inf, 0
+    for p in range(s.eng[i].running):
+        r = s.active[i, p]
+        limit_s = s.cell_limit[s.req[r].cell, 1]
+        tpot_s = min(tpot_s, limit_s)
+        if s.req[r].to_prefill > 0:
+            n = prompt_ahead(s, r, n)
+        else:
+            ahead_s = limit_s * (s.req[r].generated - 1) - (now_s - s.req[r].first_token_s)
+            slack_s = min(slack_s, ahead_s)
+    r = s.eng[i].queue_head
+    while r != NONE and n < MOST_PROMPTS:
+        tpot_s = min(tpot_s, s.cell_limit[s.req[r].cell, 1])
+        n = prompt_ahead(s, r, n)
+        r = s.req[r].next
+    return lowest_mhz(
+        s.cost[i],
+        s.eng[i].floor_mhz,
+        s.eng[i].step_mhz,
+        s.prompts[:n],
+        decodes,
+        context,
+        slack_s,
+        tpot_s,
+        now_s,
+        s.eng[i].budget,
+        s.eng[i].chunk_tokens,
+        s.eng[i].max_sequences,
+    )
+
+
+@compiled
+def prompt_ahead(s: FleetArrays, r: int, n: int) -> int:
+    """Adds the n-th of the prompts that the clock by deadlines is given; returns how many there are then."""
+    if n < MOST_PROMPTS:
+        due_s = np.inf
+        if s.req[r].generated == 0:
+            due_s = s.req[r].arrival_s + s.cell_limit[s.req[r].cell, 0]
+        s.prompts[n].left, s.prompts[n].done, s.prompts[n].due_s = s.req[r].to_prefill, s.req[r].computed, due_s
+        n += 1
+    return n
+
+
+@compiled
+def take_clock(s: FleetArrays, i: int, mhz: float, now_s: float) -> None:
+    """Lets an instance go on at another clock."""
+    if mhz != s.eng[i].mhz:
+        account_time(s, i, now_s)
+        s.eng[i].mhz = mhz
+
+
+@compiled
 def begin(s: FleetArrays, i: int, now_s: float) -> None:
     """Composes the next iteration (or as many equal ones as follow each other), or lets the instance idle."""
     if s.eng[i].successors > 0:
@@ -819,6 +665,9 @@ def begin(s: FleetArrays, i: int, now_s: float) -> None:
             if s.req[r].split > 0:
                 left = min(left, s.req[r].split - s.req[r].kv)
             shortest = left if shortest == 0 else min(shortest, left)
+    if s.eng[i].floor_mhz > 0.0 and now_s >= s.eng[i].look_s - TIE_S:
+        take_clock(s, i, paced_mhz(s, i, decodes, context, now_s), now_s)
+        s.eng[i].look_s = now_s + LOOK_S
     budget = s.eng[i].budget - decodes
     if s.eng[i].itl_limit_s > 0.0 and decodes > 0:
         budget = within_limit(s, i, budget, decodes, context)
@@ -845,6 +694,8 @@ def begin(s: FleetArrays, i: int, now_s: float) -> None:
         one_iteration(s, i, float(new), float(cached), pairs, float(prefills), float(decodes), float(context))
         return
     steps = min(shortest, (s.eng[i].capacity - s.eng[i].kv_used) // decodes)
+    if s.eng[i].floor_mhz > 0.0 and s.eng[i].mhz > s.eng[i].floor_mhz:
+        steps = min(steps, CATCH_UP)
     single = preempted or s.walk or s.eng[i].resumed > 0  # the gap before a resumed one's token is its own
     many_iterations(s, i, 1 if single else steps, decodes, context)
     if s.eng[i].preempts_s > 0.0 and s.eng[i].waiting > 0:  # look again with the first iteration of the next stretch
@@ -854,6 +705,8 @@ def begin(s: FleetArrays, i: int, now_s: float) -> None:
 @compiled
 def rest(s: FleetArrays, i: int, now_s: float) -> None:
     """Nothing to do. A draining instance is off now."""
+    if s.eng[i].floor_mhz > 0.0:
+        take_clock(s, i, s.eng[i].floor_mhz, now_s)
     s.eng[i].steps = 0
     s.eng[i].idle_since_s = now_s
     if s.eng[i].state == DRAINING and s.eng[i].waiting == 0:
@@ -1336,9 +1189,11 @@ def choose_of(s: FleetArrays, r: int, pool: int, most: int, now_s: float) -> int
         if routing == ROUND_ROBIN:
             s.pool[pool].turn = turn + 1
             return int(i)
-        if routing == LEAST_LOADED:
+        if routing in (LEAST_LOADED, LEAST_BACKLOG):
             advance(s, i, now_s)
             score = (s.eng[i].running + s.eng[i].waiting + 1) / s.eng[i].weight
+            if routing == LEAST_BACKLOG:
+                score = max(ALIKE_S, backlog_s(s, i, r)) + ALIKE_S / 100.0 * score
         else:
             total += s.eng[i].weight
             s.eng[i].credit += s.eng[i].weight
@@ -1348,6 +1203,19 @@ def choose_of(s: FleetArrays, r: int, pool: int, most: int, now_s: float) -> int
     if best != NONE and routing == WEIGHTED:
         s.eng[best].credit -= total
     return int(best)
+
+
+@compiled
+def backlog_s(s: FleetArrays, i: int, r: int) -> float:
+    """Returns what the prompts of an instance and of one request more take at the top clock."""
+    tokens = s.req[r].to_prefill
+    for p in range(s.eng[i].running):
+        tokens += s.req[s.active[i, p]].to_prefill
+    other = s.eng[i].queue_head
+    while other != NONE:
+        tokens += s.req[other].to_prefill
+        other = s.req[other].next
+    return float(tokens * s.eng[i].prompt_token_s)
 
 
 @compiled
@@ -1417,6 +1285,7 @@ def enqueue(s: FleetArrays, r: int, i: int, now_s: float) -> None:
     if landed:
         s.eng[i].landed += goes_on(s, r)
     put_in(s, i, r, before)
+    s.eng[i].look_s = now_s
     # Behind one that cannot be admitted before the jump ends, nothing changes.
     if s.eng[i].steps == 0:
         settle_idle(s, i, now_s)

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from core.engine.engine_model import EngineModel, engine_model
+from core.types import Limits
 
 TOKENS_PER_ITERATION = 2048  # vLLM's long-standing default of max_num_batched_tokens with chunked prefill
 MAX_SEQUENCES = 256  # vLLM's max_num_seqs
-ROUTINGS = ("round_robin", "least_loaded", "weighted")
+ROUTINGS = ("round_robin", "least_loaded", "weighted", "least_backlog")
 ORDERS = ("fcfs", "sjf", "srtf", "edf", "llf")
 
 
@@ -73,6 +74,15 @@ class Scheduling:
 
 
 @dataclass(frozen=True, slots=True)
+class Pacing:
+    """The clock is the lowest by deadlines (`core.algorithms.clock.deadline_clock`): of those `step_mhz` apart below
+    the top, down to `floor_mhz`."""
+
+    floor_mhz: float
+    step_mhz: float
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceSpec:
     """One serving engine. `costs` replaces the engine model of (model, gpu, tp, engine).
 
@@ -96,6 +106,7 @@ class InstanceSpec:
     scheduling: Scheduling = field(default_factory=Scheduling)
     gpu_share: float = 1.0
     owner: str = ""
+    pacing: Pacing | None = None  # None: its clock is set from outside
 
     def __post_init__(self) -> None:
         if not 0.0 < self.gpu_share <= 1.0 or (self.costs is not None and self.gpu_share < 1.0):
@@ -185,12 +196,16 @@ class PoolSpec:
 
 @dataclass(frozen=True, slots=True)
 class FleetSpec:
-    """Instances in pools; `cell_pool` says which pool serves each cell. `weights`: for routing, one an instance."""
+    """Instances in pools; `cell_pool` says which pool serves each cell. `weights`: for routing, one an instance.
+
+    `cell_limits`: those that clocks by deadlines keep, one a cell.
+    """
 
     instances: tuple[InstanceSpec, ...]
     pools: tuple[PoolSpec, ...]
     cell_pool: tuple[int, ...] = (0,)
     weights: tuple[float, ...] = ()
+    cell_limits: tuple[Limits, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.pools:
@@ -201,6 +216,8 @@ class FleetSpec:
         for cell, pool in enumerate(self.cell_pool):
             if not 0 <= pool < len(self.pools):
                 raise SimulationError(f"class {cell} is served by pool {pool}, and there is no such pool")
+        if any(spec.pacing for spec in self.instances) and len(self.cell_limits) != len(self.cell_pool):
+            raise SimulationError("cell_limits: clocks by deadlines need the limits of every cell")
         if self.weights and len(self.weights) != len(self.instances):
             raise SimulationError("weights: give one for each instance, or none")
         if any(not 0.0 < weight < np.inf for weight in self.weights):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from core.algorithms.clock.deadline_clock import MOST_PROMPTS, PROMPT
+from core.engine.compiled_model import COST_COLUMNS, COSTS, TIME0, iteration, model_row
 from core.simulator.kernel import kernel
 from core.simulator.kernel.commands import FleetView, RequestView, Sequences
 from core.simulator.kernel.outcome import Floats, Outcome, Sink
@@ -23,22 +24,13 @@ _ROWS = 1024  # of `own` to begin with; more when needed
 def cost_row(spec: InstanceSpec) -> Floats:
     """Returns an instance's cost parameters in the kernel's order, of shape (costs,)."""
     costs = spec.engine_costs
-    row = np.zeros(kernel.COSTS)
-    row[kernel.TIME0 :] = 1.0
-    values: dict[str, float] = dict.fromkeys(kernel.COST_COLUMNS, 0.0)
-    if isinstance(costs, FixedCosts):
-        values |= {name: getattr(costs, name) for name in ("base_s", "prefill_token_s", "decode_s", "busy_w", "idle_w")}
-        values["fixed"] = 1.0
-    else:
-        gpu, constants, second = costs.gpu_params, costs.constants, costs.constants.second
-        for source in (gpu, constants):
-            values |= {item.name: getattr(source, item.name) for item in fields(source) if item.name in values}
-        values |= {"tp": spec.tp, "cap_w": gpu.cap_w, "second": float(second is not None)}
-        if second is not None:
-            row[len(values) : kernel.TIME0] = [getattr(second, name) for name in kernel.SECOND_COLUMNS]
-        if costs.correction is not None:
-            row[kernel.TIME0 :] = (*costs.correction.time, *costs.correction.power)
-    row[: len(values)] = [values[name] for name in kernel.COST_COLUMNS]
+    if not isinstance(costs, FixedCosts):
+        return model_row(costs)
+    row = np.zeros(COSTS)
+    row[TIME0:] = 1.0
+    row[COST_COLUMNS.index("fixed")] = 1.0
+    for name in ("base_s", "prefill_token_s", "decode_s", "busy_w", "idle_w"):
+        row[COST_COLUMNS.index(name)] = getattr(costs, name)
     return row
 
 
@@ -81,7 +73,7 @@ def request_rows(load: Load, first_number: int) -> NDArray[np.void]:
     return rows
 
 
-def _instance_rows(specs: Sequence[InstanceSpec]) -> NDArray[np.void]:
+def _instance_rows(specs: Sequence[InstanceSpec], costs: Floats) -> NDArray[np.void]:
     rows = np.zeros(len(specs), kernel.INSTANCE)
     rows["whole"] = rows["capacity"] = [spec.kv_capacity for spec in specs]
     rows["max_sequences"] = [spec.max_sequences for spec in specs]
@@ -94,7 +86,20 @@ def _instance_rows(specs: Sequence[InstanceSpec]) -> NDArray[np.void]:
     for name in ("aging", "token_s", "prefill_token_s", "preempts_s", "margin", "itl_limit_s"):
         rows[name] = [getattr(spec.scheduling, name) for spec in specs]
     rows["queue_head"] = rows["queue_tail"] = kernel.NONE
+    for row, spec, cost in zip(rows, specs, costs, strict=True):
+        if spec.pacing is not None:
+            row["floor_mhz"], row["step_mhz"] = spec.pacing.floor_mhz, spec.pacing.step_mhz
+        full = float(spec.tokens_per_iteration)
+        row["prompt_token_s"] = iteration(cost, np.inf, full, 0.0, full * full / 2.0, 1.0, 0.0, 0.0)[0] / full
     return rows
+
+
+def cell_limits(fleet: FleetSpec) -> Floats:
+    """Returns TTFT and TPOT, in s, that clocks by deadlines keep, (cells, 2); infinite: no limit."""
+    found = np.full((len(fleet.cell_pool), 2), np.inf)
+    for row, limits in zip(found, fleet.cell_limits, strict=False):
+        row[:] = [np.inf if own is None else own for own in (limits.ttft_s, limits.tpot_s)]
+    return found
 
 
 def lined_up(waiting: Sequence[int], named: Sequence[int]) -> list[int]:
@@ -136,7 +141,7 @@ class CompiledWorld:
         self._last_s = 0.0  # of all that was handed to the sink
         self._ahead: Load | None = next(blocks)
         self._state = kernel.FleetArrays(
-            cost=np.zeros((0, kernel.COSTS)),
+            cost=np.zeros((0, COSTS)),
             req=np.zeros(0, kernel.REQUEST),
             eng=np.zeros(0, kernel.INSTANCE),
             pool=pool_rows(fleet),
@@ -148,6 +153,8 @@ class CompiledWorld:
             spills=spills_of(fleet),
             successors=np.zeros((0, kernel.MAX_SUCCESSORS), np.int64),
             cell_pool=np.array(fleet.cell_pool, np.int64),
+            cell_limit=cell_limits(fleet),
+            prompts=np.zeros(MOST_PROMPTS, PROMPT),
             seen=np.zeros((len(fleet.cell_pool), 0, 3), np.int64),
             gaps=np.zeros(kernel.GAP_BINS, np.int64),
             series_j=np.zeros((0, 1)),
@@ -259,9 +266,10 @@ class CompiledWorld:
         self._pool += [kernel.NONE] * len(specs)
         s, n = self._state, len(self._specs)
         width = max((spec.max_sequences for spec in self._specs), default=0)
+        costs = np.reshape([cost_row(spec) for spec in specs], (-1, s.cost.shape[1]))
         self._state = s._replace(
-            cost=np.concatenate([s.cost, np.reshape([cost_row(spec) for spec in specs], (-1, s.cost.shape[1]))]),
-            eng=np.concatenate([s.eng, _instance_rows(specs)]),
+            cost=np.concatenate([s.cost, costs]),
+            eng=np.concatenate([s.eng, _instance_rows(specs, costs)]),
             active=_widened(_widened(s.active, n, 0), width, 1),
             tally=_widened(s.tally, n, 0),
             members=_widened(s.members, n, 1),

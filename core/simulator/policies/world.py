@@ -203,14 +203,15 @@ class PoolPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A policy's answer: who serves at first, the pools, the pool of each cell, the loops that change all that, and who
-    places requests in the place of the pools' routing."""
+    """A policy's answer: who serves at first, the pools, the pool of each cell, the loops that change all that, who
+    places requests in the place of the pools' routing, and the limits of each cell for clocks by deadlines."""
 
     members: tuple[Member, ...]
     pools: tuple[PoolPlan, ...]
     cell_pool: tuple[str, ...]
     controls: tuple[Control, ...]
     router: Router | None = None
+    cell_limits: tuple[Limits, ...] = ()
 
 
 def declared_loads(

@@ -301,6 +301,7 @@ def dynamic_fleet(scenario: Scenario, config: PolicyConfig, traffic: Traffic) ->
         pools,
         tuple(names.index(name) for name in plan.cell_pool),
         tuple(member.weight for member in plan.members),
+        plan.cell_limits,
     )
     return Layout(fleet, _labels(scenario, names), plan.controls, plan.router)
 

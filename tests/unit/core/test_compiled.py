@@ -13,7 +13,7 @@ import pytest
 from numba.core.dispatcher import Dispatcher
 
 from core import compiled
-from core.compiled import OURS, ByContent
+from core.compiled import OURS, ByContent, sources
 
 USERS = [
     ".".join(path.relative_to(OURS.parent).with_suffix("").parts)
@@ -52,6 +52,23 @@ def test_two_checkouts_share_a_folder_when_their_sources_are_equal(home: Path) -
     assert located(one) != located(two)
 
 
+def test_what_a_file_imports_from_others_with_compiled_functions_counts_too(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "OURS", home / "core")
+    mark = "from core.compiled import compiled\n"
+    folder = home / "core"
+    top = source(folder / "top.py", f"{mark}from core.middle import twice\nfrom core.plain import name\n")
+    (folder / "middle.py").write_text(f"{mark}from core.below import once\n")
+    (folder / "below.py").write_text(mark)
+    (folder / "plain.py").write_text("name = 1\n")
+    before = located(top)
+    (folder / "plain.py").write_text("name = 2\n")
+    assert located(top) == before
+    (folder / "below.py").write_text(f"{mark}x = 2\n")
+    assert located(top) != before
+
+
 def test_numba_keeps_it_elsewhere_when_configured_so_or_when_home_cannot_be_written(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,9 +86,9 @@ def test_functions_of_others_are_left_to_numba() -> None:
 
 
 @pytest.mark.parametrize("name", USERS)
-def test_compiled_functions_use_only_what_their_own_file_defines(name: str) -> None:
+def test_compiled_functions_use_only_what_the_files_define_that_name_their_folder(name: str) -> None:
     module = importlib.import_module(name)
-    own = _assigned(module)
+    own = set().union(*(_assigned(path) for path in sources(Path(str(module.__file__)))))
     functions = [value for value in vars(module).values() if isinstance(value, Dispatcher)]
     assert functions
     for dispatcher in functions:
@@ -80,10 +97,10 @@ def test_compiled_functions_use_only_what_their_own_file_defines(name: str) -> N
         assert not foreign, f"{name}.{dispatcher.py_func.__name__} uses {foreign} of another file"
 
 
-def _assigned(module: ModuleType) -> set[str]:
+def _assigned(path: Path) -> set[str]:
     """What the file defines at its top level."""
     names: set[str] = set()
-    for node in ast.parse(Path(str(module.__file__)).read_text()).body:
+    for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
         for inner in ast.walk(node) if isinstance(node, ast.Assign | ast.AnnAssign) else ():

@@ -31,6 +31,8 @@ class GreenserveConfig:
     objective: str = "carbon"
     loops: tuple[str, ...] = LOOPS
     fleet: RightSizeConfig = field(default_factory=RightSizeConfig)
+    clock: str = "deadline"
+    route: str = "least_backlog"
     clock_period_s: float = 0.5
     clock_step_mhz: float = 60.0
     clock_min_saving: float = 0.02
@@ -73,7 +75,8 @@ READS = Reads(
         **any_of("clock_floor", "clock_floor_mhz"),
         "objective": ("carbon", "energy", "cost"),
         "scale": ("right_size", "static"),
-        "clock": ("profile", "fixed"),
+        "clock": ("deadline", "profile", "fixed"),
+        "route": ("least_backlog", "least_loaded"),
         "order": ("spf", "fcfs"),
     },
     ("right_size", "profile", "starts"),
@@ -88,6 +91,8 @@ def of(policy: Policy) -> GreenserveConfig:
         objective=knobs.objective,
         loops=running(policy, LOOPS),
         fleet=right_size_config(knobs, policy.tuning, period_s(policy, Loop.SCALE)),
+        clock=knobs.clock,
+        route=knobs.route,
         clock_period_s=period_s(policy, Loop.CLOCK),
         clock_step_mhz=policy.tuning.profile.step_mhz,
         clock_min_saving=policy.tuning.profile.min_saving,

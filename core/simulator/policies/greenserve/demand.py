@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from core.algorithms.fleet.fleet_problem import Objective
 from core.algorithms.fleet.sharing import NodeGpus
 from core.algorithms.fleet.site_mix import Offer, SiteMode
-from core.observations.clock_given import ProfileClocks
+from core.observations.clock_given import ProfileClocks, pace_limits
 from core.observations.demand.carbon_ahead import worths
 from core.observations.demand.loop_windows import recent_stretches
 from core.observations.fleet import right_size_given
@@ -31,7 +31,7 @@ from core.simulator.policies.greenserve.config import GreenserveConfig
 from core.simulator.policies.loops import pool_name
 from core.simulator.policies.view_observations import site_ahead
 from core.simulator.policies.world import CellLoad, PartitionInfo, ServiceInfo, World
-from core.types import PoolKey
+from core.types import Limits, PoolKey
 
 
 def _mean(loads: Sequence[CellLoad], otherwise: Lengths) -> Lengths:
@@ -92,6 +92,16 @@ class ServiceDemand:
             self.config.chunk_tokens,
             ProfileClocks(self.config.clock_step_mhz, self.config.clock_floor, self.config.clock_floor_mhz),
         )
+
+    @property
+    def cell_limits(self) -> dict[int, Limits]:
+        """The limits that clocks by deadlines keep, by cell."""
+        c = self.config
+        of = [
+            pace_limits(info.limits, own, c.clock_wait_share, c.clock_margin)
+            for info, own in zip(self._classes, self._seen.classes, strict=True)
+        ]
+        return {cell: of[number] for cell, number in self._class_of_cell.items()}
 
     def look(self, view: FleetView) -> tuple[float, ...]:
         """Returns the load of the look-back, in requests/s; takes in the lengths of what came."""

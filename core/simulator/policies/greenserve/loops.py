@@ -27,6 +27,7 @@ from core.observations.fleet.right_size_given import PoolNow, caps_w, observatio
 from core.observations.fleet.site_room import room
 from core.observations.request.routing_weights import LEAST_RPS, by_batch
 from core.simulator.kernel.commands import DRAINING, OFF, SERVING, STARTING, FleetView, SimCommand
+from core.simulator.kernel.simulated import InstanceSpec, Pacing
 from core.simulator.policies import loops
 from core.simulator.policies.fleet_changes import Fleet
 from core.simulator.policies.greenserve.config import GreenserveConfig
@@ -98,7 +99,7 @@ class Greenserve:
     """State of both loops. Services plan in the order of their names, each beside what the others have and need."""
 
     def __init__(self, config: GreenserveConfig, world: World) -> None:
-        world = replace(world, templates=tuple(replace(s, scheduling=config.scheduling) for s in world.templates))
+        world = replace(world, templates=tuple(_with_rules(spec, config) for spec in world.templates))
         self.config, self.world = config, world
         self.services = [
             _Service(n, ServiceDemand(config, world, info))
@@ -123,12 +124,16 @@ class Greenserve:
                 cell_pool[cell] = own.name
         members = loops.first_members(self.fleet, view)
         c = self.config
-        steps = {Loop.SCALE: (c.fleet.period_s, self.scale), Loop.CLOCK: (c.clock_period_s, self.clock)}
+        steps = {Loop.SCALE: (c.fleet.period_s, self.scale)}
+        if c.clock == "profile":
+            steps[Loop.CLOCK] = (c.clock_period_s, self.clock)
+        limits = {cell: own for service in self.services for cell, own in service.demand.cell_limits.items()}
         return Plan(
             members,
-            loops.plans([own.name for own in self.services], "least_loaded"),
+            loops.plans([own.name for own in self.services], c.route),
             tuple(cell_pool),
             tuple(LoopControl(str(k), s, step, self.fleet) for k, (s, step) in steps.items() if k in c.loops),
+            cell_limits=tuple(limits[cell] for cell in range(self.world.cells)),
         )
 
     def _left(self, own: _Service) -> tuple[NodeGpus, ...]:
@@ -225,6 +230,15 @@ class Greenserve:
         seen = clock_seen(view, slot, least, params.f_max, own.clock_limits)
         shares = SeenShares(*c.clock_shares, c.clock_counts_ttft)
         return instance_load(seen, Mode(spec.gpu, spec.tp).name, rps, taken_in, shares)
+
+
+def _with_rules(spec: InstanceSpec, config: GreenserveConfig) -> InstanceSpec:
+    """Returns a kind of instance with the order of its queue, and with how its clock is set."""
+    params = gpu(spec.gpu)
+    least = least_mhz(spec.gpu, params.f_min, params.f_max, config.clock_floor, config.clock_floor_mhz)
+    paced = config.clock == "deadline" and Loop.CLOCK in config.loops
+    pacing = Pacing(least, config.clock_step_mhz) if paced else None
+    return replace(spec, scheduling=config.scheduling, pacing=pacing)
 
 
 def _kind(view: FleetView, slot: int) -> SiteMode:

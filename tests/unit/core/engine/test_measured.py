@@ -9,7 +9,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from core.engine import corrections, measured
+from core.engine import compiled_model, corrections, measured
 from core.engine.corrections import BOUNDS, KNOTS, Correction, configuration, factor, knots_mhz
 from core.engine.engine_model import EngineModel, closed_form, engine_model
 from core.engine.engine_vector import iterations
@@ -21,7 +21,6 @@ from core.engine.step_tables import step_table
 from core.observations.load_profiles import load_profile
 from core.observations.mode_profile import Lengths, mode_profile
 from core.predictors.engine_speed import engine_speed
-from core.simulator.kernel import kernel
 from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.kernel.worlds import cost_row
 from core.types import Limits, Mode, Source
@@ -76,10 +75,10 @@ def test_every_form_of_the_closed_form_follows_the_profile() -> None:
     assert float(several.t_s) == pytest.approx(scalar.t_s, rel=1e-12)
     assert float(several.energy_j) == pytest.approx(scalar.energy_j, rel=1e-12)
     row = cost_row(InstanceSpec("i", MODEL, GPU, TP, 1410.0, ENGINE))
-    t_s, energy_j, _ = kernel.iteration(row, 1005.0, 500.0, 0.0, BATCH.pairs, 1.0, 12.0, 12_000.0)
+    t_s, energy_j, _ = compiled_model.iteration(row, 1005.0, 500.0, 0.0, BATCH.pairs, 1.0, 12.0, 12_000.0)
     assert (t_s, energy_j) == (pytest.approx(scalar.t_s, rel=1e-12), pytest.approx(scalar.energy_j, rel=1e-12))
-    assert kernel.idle_watts(row, 1005.0) == pytest.approx(model.idle_watts(1005.0), rel=1e-12)
-    assert kernel.KNOTS == KNOTS
+    assert compiled_model.idle_watts(row, 1005.0) == pytest.approx(model.idle_watts(1005.0), rel=1e-12)
+    assert compiled_model.KNOTS == KNOTS
 
 
 def test_corrected_power_never_exceeds_the_tdp() -> None:
@@ -90,7 +89,7 @@ def test_corrected_power_never_exceeds_the_tdp() -> None:
     assert scalar.gpu_watts <= 400.0
     assert scalar.f_eff_mhz < 1410.0
     row = cost_row(InstanceSpec("i", MODEL, GPU, TP, 1410.0, ENGINE))
-    t_s, energy_j, regime = kernel.iteration(row, 1410.0, 8192.0, 0.0, heavy.pairs, 1.0, 128.0, 128_000.0)
+    t_s, energy_j, regime = compiled_model.iteration(row, 1410.0, 8192.0, 0.0, heavy.pairs, 1.0, 128.0, 128_000.0)
     assert regime == 2
     assert (t_s, energy_j) == (pytest.approx(scalar.t_s, rel=1e-9), pytest.approx(scalar.energy_j, rel=1e-9))
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.engine import compiled_model
 from core.engine.engine_model import ENGINES, GPUS, engine_model
 from core.simulator.kernel import kernel
 from core.simulator.kernel.simulated import FixedCosts, InstanceSpec
@@ -45,7 +46,7 @@ def test_iteration_equals_the_engine_model_when_batches_are_random(
     costs = cost_row(InstanceSpec("i", model, gpu, tp, GPUS[gpu].f_max, engine, kv_capacity_tokens=1))
     new, cached = sum(n for n, _ in prefills), sum(c for _, c in prefills)
     pairs = sum(n * (c + n / 2.0) for n, c in prefills)
-    t_s, energy_j, regime = kernel.iteration(
+    t_s, energy_j, regime = compiled_model.iteration(
         costs, mhz, float(new), float(cached), pairs, float(len(prefills)), float(decodes), k
     )
     # A throttled clock is found by bisection, where the last bit of one step may move the next.
@@ -54,7 +55,7 @@ def test_iteration_equals_the_engine_model_when_batches_are_random(
     assert energy_j == pytest.approx(expect.energy_j, rel=close)
     clock = GPUS[gpu].clamp_mhz(mhz)
     assert (regime == 2) == (expect.f_eff_mhz < clock)
-    assert kernel.idle_watts(costs, mhz) == pytest.approx(tp * scalar.idle_gpu_watts(mhz), rel=1e-12)
+    assert compiled_model.idle_watts(costs, mhz) == pytest.approx(tp * scalar.idle_gpu_watts(mhz), rel=1e-12)
 
 
 @QUICK
@@ -83,5 +84,5 @@ def test_fixed_costs_are_the_same_in_both_forms_when_asked_for_one_iteration() -
     fixed = FixedCosts(0.5, 0.25, 0.125, busy_w=100.0, idle_w=10.0)
     spec = InstanceSpec("i", "fixed", "fixed", 1, 1.0, costs=fixed)
     expect = iteration(fixed, 1.0, [(3, 0)], 2, 10.0)
-    t_s, energy_j, _ = kernel.iteration(cost_row(spec), 1.0, 3.0, 0.0, 4.5, 1.0, 2.0, 10.0)
+    t_s, energy_j, _ = compiled_model.iteration(cost_row(spec), 1.0, 3.0, 0.0, 4.5, 1.0, 2.0, 10.0)
     assert (t_s, energy_j) == (expect.t_s, expect.energy_j) == (1.5, 150.0)
