@@ -22,6 +22,8 @@ from core.types import Limits
 # Instances whose cost differs by less are as good as equal: the model is not more exact. Among them the prefix cache,
 # then the load decides.
 NEAR = 0.01
+# Backlogs below are alike: to wait for less than an iteration or so is to wait for nothing. Then the load decides.
+ALIKE_S = 0.02
 
 
 class Route(StrEnum):
@@ -59,8 +61,10 @@ class Candidate:
     intensity_g_per_kwh: float | None
     rtt_s: float = 0.0
     weight: float = 1.0
+    top_mhz: float | None = None  # to which its clock can go; None: no further than `mhz`
     load: int = field(init=False)
     table: StepTable | None = field(init=False, repr=False)
+    top_token_s: float | None = field(init=False, repr=False)  # of a prompt, at the top clock; None: not known
     batch_bits: int = field(init=False, repr=False)
     queue_s: float = field(init=False, repr=False)  # of the prompts before it, and the network's
     tpot_s: float = field(init=False, repr=False)
@@ -69,7 +73,10 @@ class Candidate:
     kv_wait_s: float = field(init=False, repr=False)  # per missing token of KV cache and token of output
 
     def __post_init__(self) -> None:
-        self.table = step_table(self.model, self.gpu, self.tp, self.engine, self.mhz)
+        self.table = top = step_table(self.model, self.gpu, self.tp, self.engine, self.mhz)
+        if self.top_mhz is not None:
+            top = step_table(self.model, self.gpu, self.tp, self.engine, self.top_mhz)
+        self.top_token_s = None if top is None else top.prefill_s_per_token
         self._recompute()
 
     def carrying(self, running: int, waiting: int, queued_prompt_tokens: int) -> None:
@@ -244,6 +251,35 @@ def least_loaded(
     """
     draw = rng_tiebreak or _no_draw
     return min(candidates, key=lambda c: (weighed_load(c), c.uid != warm_uid, draw(), c.uid))
+
+
+def least_backlog(
+    candidates: Sequence[Candidate],
+    prompt_tokens: int,
+    rng_tiebreak: Callable[[], float] | None = None,
+    warm_uid: str | None = None,
+) -> Candidate:
+    """Returns the one where the prompts that wait and the request's own are done with first, whatever limits it keeps.
+
+    Where the engine model does not know one of them no backlogs can be compared: then it is the least loaded. Of
+    several `warm_uid` comes first, then `rng_tiebreak`, uid. Raises ValueError: there are none.
+    """
+    if any(c.top_token_s is None for c in candidates):
+        return least_loaded(candidates, rng_tiebreak, warm_uid)
+    draw = rng_tiebreak or _no_draw
+    return min(candidates, key=lambda c: (_backlog_score(c, prompt_tokens), c.uid != warm_uid, draw(), c.uid))
+
+
+def backlog_s(candidate: Candidate, prompt_tokens: int) -> float:
+    """Returns what the prompts that wait there and one more take at the top clock, in s; infinite: not known."""
+    token_s = candidate.top_token_s
+    return math.inf if token_s is None else (candidate.queued_prompt_tokens + prompt_tokens) * token_s
+
+
+def _backlog_score(candidate: Candidate, prompt_tokens: int) -> float:
+    """Returns what routing by backlog compares, as the simulator's kernel does: a hundredth of `ALIKE_S` for each
+    request is too little to weigh against a backlog, and enough to tell those that are alike apart."""
+    return max(ALIKE_S, backlog_s(candidate, prompt_tokens)) + ALIKE_S / 100.0 * weighed_load(candidate)
 
 
 def weighed_load(candidate: Candidate) -> float:

@@ -2,8 +2,18 @@ from dataclasses import replace
 
 import pytest
 
-from core.controllers.request.routing import Candidate, RouteRequest, choose
+from core.controllers.request.routing import (
+    ALIKE_S,
+    Candidate,
+    RouteRequest,
+    backlog_s,
+    choose,
+    least_backlog,
+    least_loaded,
+)
+from core.engine.compiled_model import iteration, model_row
 from core.engine.engine_model import engine_model
+from core.simulator.kernel import kernel
 from core.types import Limits
 
 BASE = Candidate(
@@ -120,3 +130,46 @@ def test_choice_is_made_when_the_batch_is_beyond_the_tables(running: int) -> Non
 def test_choice_is_made_when_nothing_is_to_be_generated() -> None:
     choice = choose([BASE], replace(REQUEST, prompt_tokens=0, predicted_output_tokens=0))
     assert choice is not None
+
+
+# -- by backlog --------------------------------------------------------------------------------------
+
+
+def waits(uid: str, tokens: int, **fields: object) -> Candidate:
+    return replace(BASE, uid=uid, queued_prompt_tokens=tokens, top_mhz=1410.0, **fields)  # type: ignore[arg-type]
+
+
+def test_instance_is_chosen_where_the_prompts_are_done_with_first() -> None:
+    assert least_backlog([waits("a", 3000, running=1), waits("b", 1000, running=9)], 500).uid == "b"
+    larger = [waits("a", 2000), waits("b", 3000, tp=8)]
+    assert least_backlog(larger, 500).uid == "b", "more tokens wait there, for less long"
+
+
+def test_load_decides_when_the_backlogs_are_alike() -> None:
+    assert backlog_s(waits("a", 0), 50) < ALIKE_S
+    assert least_backlog([waits("a", 30, running=2), waits("b", 0, running=3)], 50).uid == "a"
+    assert least_backlog([waits("a", 0, running=2), waits("b", 30, running=3, weight=2.0)], 50).uid == "b"
+    assert least_backlog([waits("a", 3000, running=3), waits("b", 3000, running=2)], 50).uid == "b"
+
+
+def test_backlog_is_that_of_the_top_clock_when_the_present_one_is_low() -> None:
+    slow = waits("a", 2000, mhz=300.0)
+    assert backlog_s(slow, 500) == backlog_s(waits("a", 2000), 500)
+    assert backlog_s(replace(slow, top_mhz=None), 500) > backlog_s(slow, 500)
+    row = model_row(engine_model("Llama3-70B", "A100-80GB", 4))
+    full_s = iteration(row, 1410.0, 2048.0, 0.0, 2048.0**2 / 2.0, 1.0, 0.0, 0.0)[0]
+    assert backlog_s(slow, 500) == pytest.approx(2500 * full_s / 2048.0)
+
+
+def test_backlogs_that_are_alike_here_are_so_in_the_simulator() -> None:
+    assert ALIKE_S == kernel.ALIKE_S
+
+
+def test_warm_one_is_chosen_when_all_else_is_equal() -> None:
+    assert least_backlog([waits("a", 0), waits("b", 0)], 50, warm_uid="b").uid == "b"
+
+
+def test_least_loaded_is_chosen_when_a_backlog_is_not_known() -> None:
+    unknown = [waits("a", 0, running=5), waits("b", 4000, running=1, gpu="nobody's")]
+    assert backlog_s(unknown[1], 50) == float("inf")
+    assert least_backlog(unknown, 50).uid == least_loaded(unknown).uid == "b"
