@@ -15,7 +15,7 @@ relay/       from its place to its end: exchange.py, attempts and relayed bytes;
 placing/     which go now and where to, and which wait: instance_choice.py, dispatch.py, class_queue.py,
              slot.py;
              projected_admission.py and projections.py (throttLL'eM), emergencies.py (DynamoLLM), splitter.py and
-             split_plans.py (DynaServe), clock_requests.py
+             split_plans.py (DynaServe), deadline_clocks.py and deadline_looks.py (GreenServe), clock_requests.py
 accounts/    what each call leaves: records.py, its row; request_journal.py, on disk before the client sees the end;
              gateway_metrics.py; request_energy.py, reported to clients that ask
 requests/    bodies: endpoint.py, bodies.py and completion_bodies.py, validation.py, field_errors.py, features.py;

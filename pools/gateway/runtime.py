@@ -29,6 +29,7 @@ from .fleet.view import FleetView
 from .fleet.workers import Workers
 from .intake import Intake
 from .placing.clock_requests import ClockRequests, PendingClockRequest
+from .placing.deadline_clocks import LOOK_S, DeadlineClocks
 from .placing.dispatch import Dispatcher, Gate
 from .placing.emergencies import Emergencies
 from .placing.instance_choice import Router
@@ -87,7 +88,8 @@ class GatewayRuntime:
         )
         self.learned = None if config.state is None else Learned(config.state, config.name, self.classifier)
         self.clocks = ClockRequests()
-        self.gate = AdmissionGate(self.clocks)
+        self.deadlines = DeadlineClocks(self.clocks)
+        self.gate = AdmissionGate(self.clocks, deadlines=self.deadlines)
         router = Router(self.metrics.routing_s, config.rng)
         self.dispatcher = Dispatcher(self.fleet, router, self.classifier, before_gate(self.gate))
         self.emergencies = Emergencies(self.dispatcher, self.clocks)
@@ -119,8 +121,9 @@ class GatewayRuntime:
             self.learned.recall()
 
     def start(self) -> None:
-        """Begins the tasks that talk to Redis, and those that keep what is learned."""
+        """Begins the tasks that talk to Redis, those that keep what is learned, and the looks at clocks."""
         config = self._config
+        self.begin(self._keep_looking(), "clocks by deadlines")
         if self.learned is not None:
             self.begin(self.learned.keep(), "learned")
         if config.redis_url is None:
@@ -150,7 +153,9 @@ class GatewayRuntime:
         """Acts on what has changed: snapshots, policies, emergencies. `now_s` is monotonic."""
         self.dispatcher.look_around()
         self.emergencies.look(self.fleet.services.values(), now_s)
-        self.gate.keep({instance.uid for instance in self.fleet.instances()}, self.fleet.services.values())
+        uids, services = {instance.uid for instance in self.fleet.instances()}, self.fleet.services.values()
+        self.gate.keep(uids, services)
+        self.deadlines.keep(uids, services, now_s)
         self.clocks.renew(now_s)
         self.tokenizers.keep({service.name: service.tokenizer for service in self.fleet.services.values()})
 
@@ -171,8 +176,14 @@ class GatewayRuntime:
             await self._link.close()
         self.journal.close()
         self.gate.close()
+        self.deadlines.close()
         self.tokenizers.close()
         self.classifier.close()
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.deadlines.look(self.fleet.services, time.monotonic())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

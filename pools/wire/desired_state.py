@@ -24,8 +24,8 @@ class ClockPolicy(Message, frozen=True):
 
     Attributes:
         policy: miad and primal_dual (FREESH eq. 5 and 4), profile (DynamoLLM IV-B), slack (mu-Serve Alg. 3), throttle
-            and retail (what the gateways ask for, throttLL'eM IV-E and V-F3), threshold (the share in use), fixed (top
-            clock).
+            and retail (what the gateways ask for, throttLL'eM IV-E and V-F3), deadline (the same, by the deadlines of
+            the requests that are there), threshold (the share in use), fixed (top clock).
         period_s: Between decisions. `slack` samples latencies each `sample_s` within it.
         increase, decrease_mhz: M and delta of miad, and of slack.
         lease_s: How long a clock stays locked after it was last renewed.
@@ -135,8 +135,9 @@ class DesiredNode(Message, frozen=True):
 class ClockRequest(Message, frozen=True):
     """What a gateway wants an instance's clock to be, until the lease is over or it asks again.
 
-    Of the gateways that ask for one instance the highest clock counts. With the rules `throttle` and `retail` it is the
-    clock; with others it is a floor under the rule's own choice; with `fixed`, or while the rule is paused, nothing.
+    Of the gateways that ask for one instance the highest clock counts. With the rules `throttle`, `retail` and
+    `deadline` it is the clock; with others it is a floor under the rule's own choice; with `fixed`, or while the rule
+    is paused, nothing.
 
     Attributes:
         at_s: By the gateway's clock: an older request of its own does not undo a later one.

@@ -63,13 +63,15 @@ class RequestTuning(Message, frozen=True):
     throttle_ips: str = "engine"
     throttle_retry_s: float = 0.1
     ladder: LadderTuning = LadderTuning()
+    profile_step_mhz: float = 200.0
 
 
 class RequestPolicy(Message, frozen=True):
     """The gateway's treatment of a service's requests; each field but `tuning` is a knob of its policy.
 
     Attributes:
-        route: least_energy | least_carbon | least_loaded | weighted_round_robin | round_robin | predicted.
+        route: least_energy | least_carbon | least_loaded | weighted_round_robin | round_robin | predicted |
+            least_backlog.
         by_share: Sites get the carbon plan's shares of each class, as far as their instances keep the limits.
         plan_ttft_share, plan_tpot_share: Of a limit, that plans keep: routes by predicted latencies keep it too.
         order: fcfs | sjf | spf | srtf | edf | llf, of the requests that wait at the gateway.
@@ -80,6 +82,9 @@ class RequestPolicy(Message, frozen=True):
         admission: none | projection (throttLL'eM IV-C2).
         throttle: With projections, ask for the lowest feasible clock at each admission (throttLL'eM IV-E).
         retail: Ask for a clock at each arrival, by ReTail's rule (throttLL'eM V-F3).
+        deadline: Ask for the lowest clock at which the requests that are there keep their limits.
+        clock_ttft_share, clock_tpot_share: Of `deadline`: the shares of the limits that it keeps.
+        clock_floor, clock_floor_mhz: Of `deadline`: the lowest clock that it asks for, see Knobs.
         emergencies: Climb DynamoLLM's ladder (IV-D) when requests are about to be late, to `emergencies_up_to` at most.
         split: none | prompt (prefill and decode apart) | any (DynaServe).
     """
@@ -104,6 +109,11 @@ class RequestPolicy(Message, frozen=True):
     tuning: RequestTuning = RequestTuning()
     plan_ttft_share: float = 1.0
     plan_tpot_share: float = 1.0
+    deadline: bool = False
+    clock_ttft_share: float = 1.0
+    clock_tpot_share: float = 1.0
+    clock_floor: str = "gpu"
+    clock_floor_mhz: float | None = None
 
 
 class FleetService(Message, frozen=True):

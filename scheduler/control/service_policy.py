@@ -28,7 +28,7 @@ from scheduler.models import ControllerState, Override
 
 WEIGHTS = "weights"  # in the state of a scale loop: by pool and mode, what an instance weighs in routing
 KIND = "policy"  # of the ControllerState that says which policy the loops have taken up
-_CLOCK_FLAGS = ("throttle", "retail")  # clock rules that live at the gateway
+_CLOCK_FLAGS = ("throttle", "retail", "deadline")  # clock rules that live at the gateway
 _REQUEST_KNOBS = [name for name in wire.RequestPolicy.__struct_fields__ if name not in (*_CLOCK_FLAGS, "tuning")]
 # Every engine is started so that it goes by priority: requests that bring none are served as they come, and a policy
 # that sends priorities needs no engine to be restarted.

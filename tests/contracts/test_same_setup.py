@@ -17,7 +17,12 @@ pytestmark = pytest.mark.usefixtures("usual_periods")
 
 # Presets whose fleet the simulator lays out by itself, the others' stands in the scenario.
 LAID_OUT = sorted(name for name in PRESETS if PRESETS[name].family != "static")
-ROUTES = {"least_loaded": "least_loaded", "weighted_round_robin": "weighted", "round_robin": "round_robin"}
+ROUTES = {
+    "least_loaded": "least_loaded",
+    "weighted_round_robin": "weighted",
+    "round_robin": "round_robin",
+    "least_backlog": "least_backlog",
+}
 
 
 def limits_of(spec: InstanceSpec, known: EngineLimits) -> EngineLimits:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 
-BY_REQUEST = ("throttle", "retail")  # the gateways decide, as only they know what each request still needs
+# The gateways decide, as only they know what each request still needs.
+BY_REQUEST = ("throttle", "retail", "deadline")
 
 
 def rule_of(policy: ClockPolicy, figures: Figures) -> Rule | None:

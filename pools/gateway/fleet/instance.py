@@ -248,5 +248,6 @@ class Instance:
             else pool.marginal_g_per_kwh,
             rtt_s=self.rtt_s,
             weight=pool.weights.get(Mode(state.gpu_type, state.tp).name, 1.0) if pool.weights else 1.0,
+            top_mhz=state.max_mhz,
         )
         return candidate

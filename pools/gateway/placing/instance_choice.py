@@ -18,8 +18,10 @@ from ..accounts.gateway_metrics import Histogram
 from ..fleet.instance import Instance
 from ..fleet.view import Service
 
-ROUND_ROBIN, WEIGHTED_ROUND_ROBIN, LEAST_LOADED = "round_robin", "weighted_round_robin", "least_loaded"
-BY_COUNT = ROUND_ROBIN, WEIGHTED_ROUND_ROBIN, LEAST_LOADED  # which look at no limits, as pools of the simulator
+ROUND_ROBIN, WEIGHTED_ROUND_ROBIN = "round_robin", "weighted_round_robin"
+LEAST_LOADED, LEAST_BACKLOG = "least_loaded", "least_backlog"
+# Which look at no limits, as pools of the simulator.
+BY_COUNT = ROUND_ROBIN, WEIGHTED_ROUND_ROBIN, LEAST_LOADED, LEAST_BACKLOG
 
 _ROUTES = {str(route): route for route in Route}
 
@@ -95,8 +97,9 @@ class Router:
     def _by_count(
         self, service: Service, candidates: Sequence[Candidate], request: RouteRequest, warm_uid: str | None
     ) -> Choice | None:
-        """Takes turns, by weight or one each, or the least loaded, over the instances of the request's class, or of the
-        next larger one that has any; by share, over those of the site whose turn it is."""
+        """Takes turns, by weight or one each, or the least loaded, or the one of least backlog, over the instances of
+        the request's class, or of the next larger one that has any; by share, over those of the site whose turn it is.
+        """
         ranks = {c.class_rank for c in candidates}
         if not ranks:
             return None
@@ -108,6 +111,8 @@ class Router:
             turns += f"/{own[0].pool_id}"
         if route == LEAST_LOADED:
             uid, reason = routing.least_loaded(own, self._draw, warm_uid).uid, "least loaded"
+        elif route == LEAST_BACKLOG:
+            uid, reason = routing.least_backlog(own, request.prompt_tokens, self._draw, warm_uid).uid, "least backlog"
         elif route == ROUND_ROBIN:
             uid, reason = self._rounds.setdefault(turns, RoundRobin()).next([c.uid for c in own]), "its turn"
         else:
@@ -117,7 +122,9 @@ class Router:
         if not found:
             reason = f"{reason}; the engine model does not know it"
             return Choice(uid, None, None, None, None, None, False, reason)
-        return routing.chosen(found[0], reason if found[0].meets_slo else f"{reason}; it cannot keep the limits")
+        # Under a clock by deadlines the present one says nothing of the limits: it is about to be another.
+        keeps = found[0].meets_slo or service.policy.deadline
+        return routing.chosen(found[0], reason if keeps else f"{reason}; it cannot keep the limits")
 
     def _at_the_site_in_turn(
         self, service: Service, own: Sequence[Candidate], request: RouteRequest

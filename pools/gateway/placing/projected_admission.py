@@ -21,6 +21,7 @@ from ..fleet.instance import Instance
 from ..fleet.view import Service
 from ..requests.call import Call
 from .clock_requests import ClockRequests
+from .deadline_clocks import DeadlineClocks
 
 if TYPE_CHECKING:
     from core.types import Rationale
@@ -67,8 +68,12 @@ class AdmissionGate:
     judged; the log says so.
     """
 
-    def __init__(self, clocks: ClockRequests, loader: Executor | None = None) -> None:
+    def __init__(
+        self, clocks: ClockRequests, loader: Executor | None = None, deadlines: DeadlineClocks | None = None
+    ) -> None:
+        """`deadlines` hear of every place that is given."""
         self._clocks = clocks
+        self._deadlines = deadlines
         self._loader = loader
         self._models: dict[_Configuration, InstanceProjection | None] = {}  # None: loading, or not to be had
         self._projections: dict[str, InstanceProjection] = {}
@@ -98,6 +103,8 @@ class AdmissionGate:
 
     def placed(self, service: Service, instance: Instance) -> None:
         """A request has just been given its place: asks for the clock that the service's rule now wants."""
+        if self._deadlines is not None:
+            self._deadlines.placed(service, instance)
         found = self._clock(service, instance)
         if found is not None:
             mhz, why = found

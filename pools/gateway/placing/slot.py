@@ -35,12 +35,20 @@ class Part(NamedTuple):
     second: bool
 
 
+class Pace(NamedTuple):
+    """The limits of a call that a clock by deadlines keeps: when its first byte is due (monotonic), and its mean time
+    between tokens. Infinite: no limit."""
+
+    due_s: float
+    tpot_s: float
+
+
 class Slot:
     """A place at an instance, counted from the moment it is given. `end` gives it back; more than once does no harm."""
 
     __slots__ = (
         *("_giver", "_occupied", "_tick", "_ticket", "_tokens"),
-        *("begun_s", "call", "choice", "instance", "meter", "owner", "part"),
+        *("begun_s", "call", "choice", "instance", "meter", "owner", "pace", "part", "tokens_before"),
     )
 
     def __init__(self, giver: Giver, call: Call, routed: Routed) -> None:
@@ -53,6 +61,8 @@ class Slot:
         self.meter: Meter | None = None
         self.begun_s: float | None = None
         self.part: Part | None = None  # of the call that is done here; None: all of it
+        self.pace: Pace | None = None  # once a clock by deadlines has looked
+        self.tokens_before = 0  # that other engines have generated of it
         self.instance, self.choice = routed
         instance = self.instance
         if instance.health.ejections:
@@ -71,6 +81,7 @@ class Slot:
                 self._giver.ticks.cancel(self._tick, self.started)
             if self._occupied:  # else it is over, which makes room in any case
                 self.begun_s = time.monotonic()
+                self.tokens_before = 0 if self.meter is None else self.meter.events
                 self._giver.room(self.call.service.name)
 
     def end(self) -> None:

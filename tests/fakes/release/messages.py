@@ -161,9 +161,14 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
         emergencies=True,
         emergencies_up_to="resteer",
         split="any",
-        tuning=wire.RequestTuning(False, 3, 10, 0.01, 3, 0.4, 2048, 0.15, "trees", 0.2, LadderTuning(calm_s=9.0)),
+        tuning=wire.RequestTuning(False, 3, 10, 0.01, 3, 0.4, 2048, 0.15, "trees", 0.2, LadderTuning(calm_s=9.0), 60.0),
         plan_ttft_share=0.45,
         plan_tpot_share=0.9,
+        deadline=True,
+        clock_ttft_share=0.95,
+        clock_tpot_share=0.9,
+        clock_floor="voltage",
+        clock_floor_mhz=800.0,
     )
     service = wire.FleetService(
         name="llama3-70b",

@@ -234,7 +234,9 @@ def check(house: House, most: int) -> None:
     instances=st.integers(1, 3),
     most=st.integers(1, 3),
     weights=st.none() | st.just({"tenant-1": 3.0}),
-    route=st.sampled_from(["least_energy", "least_loaded", "weighted_round_robin", "round_robin", "predicted"]),
+    route=st.sampled_from(
+        ["least_energy", "least_loaded", "least_backlog", "weighted_round_robin", "round_robin", "predicted"]
+    ),
 )
 @LAW
 async def test_every_request_is_placed_once_or_refused_and_all_counts_return_to_nothing(

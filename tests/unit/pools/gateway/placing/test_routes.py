@@ -63,6 +63,32 @@ async def test_gateway_and_simulated_pool_choose_the_same_by_the_same_weights(ro
     await house.clear()
 
 
+async def test_request_goes_where_the_prompts_that_wait_are_done_with_first() -> None:
+    house = house_of("least_backlog")
+    assert await placed(house, 1) == [8], "all are alike, and it weighs most"
+    house.instances[1].dispatched(20_000, stream=True)
+    assert await placed(house, 2) == [4, 4]
+    house.instances[0].dispatched(100_000, stream=True)
+    house.instances[2].dispatched(100_000, stream=True)
+    guest = await house.come(house.call(prompt=4000))
+    assert guest.slot is not None
+    assert (guest.slot.instance.state.tp, guest.slot.choice.reason) == (8, "least backlog")
+    await house.clear()
+
+
+async def test_limits_are_not_said_to_be_broken_when_the_clock_is_about_to_change() -> None:
+    reasons = {}
+    for deadline in (False, True):
+        house = house_of("least_backlog", deadline=deadline)
+        house.fake.objectives = wire.LatencyLimits(ttft_s=1e-3)
+        house.publish()
+        guest = await house.come(house.call())
+        assert guest.slot is not None
+        reasons[deadline] = guest.slot.choice.reason
+        await house.clear()
+    assert reasons == {False: "least backlog; it cannot keep the limits", True: "least backlog"}
+
+
 async def test_old_credit_counts_little_when_all_weights_have_changed() -> None:
     house = house_of("weighted_round_robin")
     await placed(house, 5)

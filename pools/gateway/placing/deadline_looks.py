@@ -1,0 +1,155 @@
+"""One instance as the clock by deadlines sees it: which prompts wait, and how far its answers are ahead.
+
+Importing this loads compiled code for a second or more: see `deadline_clocks`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.algorithms.clock.deadline_clock import MOST_PROMPTS, NO_SLACK_S, PROMPT
+from core.controllers.clock import deadline_clock
+from core.controllers.clock.deadline_clock import DeadlineConfig, DeadlineObservation, DeadlineState
+from core.engine.compiled_model import F_MAX, model_row
+from core.engine.corrections import configuration
+from core.engine.engine_model import engine_model
+from core.engine.measured import Basis, basis
+from core.observations.clock_given import least_mhz, pace_limits
+from core.observations.mode_profile import Lengths
+from core.ports import EngineLimits
+from core.types import Effects
+
+from ..fleet.instance import Instance
+from ..fleet.view import Service
+from .slot import Pace, Slot, slots_at
+
+_NOTHING = np.zeros(0, PROMPT)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EngineCosts:
+    """A configuration's costs of shape (costs,), the tokens that its KV cache holds, and what both rest on."""
+
+    costs: NDArray[np.float64]
+    kv_tokens: int
+    basis: Basis
+
+    @classmethod
+    def of(cls, model: str, gpu: str, tp: int, engine: str) -> EngineCosts:
+        """Raises UnknownConfiguration: the engine model does not know it."""
+        known = engine_model(model, gpu, tp, engine)
+        return cls(model_row(known), int(known.kv_capacity_tokens), basis(configuration(model, gpu, tp, engine)))
+
+    @property
+    def top_mhz(self) -> float:
+        return float(self.costs[F_MAX])
+
+    def clock(self) -> InstanceClock:
+        """Returns the clock of an instance of the configuration."""
+        return InstanceClock(self)
+
+    def warm_up(self) -> None:
+        """Compiles, or loads from the cache, what a look needs."""
+        config = DeadlineConfig(self.costs, EngineLimits(), 0.0, 100.0, self.basis)
+        one = np.array([(100, 0, 1.0)], PROMPT)
+        for prompts, decodes in ((one, 1), (_NOTHING, 1), (_NOTHING, 0)):
+            seen = DeadlineObservation(0.0, "warm-up", prompts, decodes, 100 * decodes, 1.0, 0.2)
+            deadline_clock.step(None, seen, config)
+
+
+class InstanceClock:
+    """The clock of one instance, by what this gateway has there."""
+
+    def __init__(self, costs: EngineCosts) -> None:
+        self.costs = costs
+        self._state: DeadlineState | None = None
+        self._key: tuple[object, ...] = ()
+        self._config: DeadlineConfig | None = None
+
+    @property
+    def mhz(self) -> float | None:
+        """The clock last asked for; None: none yet."""
+        return None if self._state is None else self._state.target_mhz
+
+    def look(self, service: Service, instance: Instance, now_s: float) -> Effects:
+        """Makes one look. `now_s` is monotonic."""
+        seen = observe(service, instance, self.costs.kv_tokens, now_s)
+        self._state, effects = deadline_clock.step(self._state, seen, self._config_of(service, instance))
+        return effects
+
+    def _config_of(self, service: Service, instance: Instance) -> DeadlineConfig:
+        state, policy = instance.state, service.policy
+        floor = policy.clock_floor, policy.clock_floor_mhz
+        own = state.gpu_type, state.min_mhz, state.max_mhz
+        key = (*own, *floor, policy.tuning.profile_step_mhz, state.engine_limits)
+        if self._config is None or key != self._key:
+            self._key, limits = key, state.engine_limits or EngineLimits()
+            least = min(least_mhz(*own, *floor), self.costs.top_mhz)
+            self._config = DeadlineConfig(
+                self.costs.costs, limits, least, policy.tuning.profile_step_mhz, self.costs.basis
+            )
+        return self._config
+
+
+def observe(service: Service, instance: Instance, kv_tokens: int, now_s: float) -> DeadlineObservation:
+    """Returns what an instance has to do, as far as this gateway knows.
+
+    A prompt whose first byte has not come waits in whole: chunks that are done with are not seen from here. What others
+    have sent is seen in the agent's report alone, as answers without a limit; those who sent it ask for their own. An
+    instance with nothing of this gateway has nothing to do.
+
+    Args:
+        kv_tokens: That its cache holds.
+        now_s: Monotonic.
+    """
+    prompts: list[tuple[int, int, float, int]] = []
+    decodes, context, slack_s, tpot_s = 0, 0, NO_SLACK_S, math.inf
+    slots = slots_at(instance)
+    for slot in slots:
+        pace = slot.pace
+        if pace is None:
+            pace = slot.pace = _pace(service, slot)
+        tpot_s = min(tpot_s, pace.tpot_s)
+        call = slot.call
+        if slot.begun_s is None:
+            first = call.engine_priority if service.policy.engine_priority else None
+            prompts.append((call.prompt_tokens or 1, 0, pace.due_s, first or 0))
+            continue
+        generated = slot.generated
+        decodes += 1
+        context += (call.prompt_tokens or 1) + generated
+        slack_s = min(slack_s, _ahead_s(slot, generated, pace.tpot_s, now_s))
+    if slots:
+        reported = instance.state.running or 0
+        waiting = instance.state.waiting or 0
+        decodes += max(0, min(reported, reported + waiting - len(slots)))
+        context = max(context, int((instance.state.kv_usage or 0.0) * kv_tokens) if decodes else 0)
+    return DeadlineObservation(now_s, instance.uid, _rows(prompts), decodes, context, slack_s, tpot_s)
+
+
+def _rows(prompts: list[tuple[int, int, float, int]]) -> NDArray[np.void]:
+    """Returns those that the engine takes in first, (prompts,), by priority where they have one, else as they came."""
+    if not prompts:
+        return _NOTHING
+    prompts.sort(key=lambda prompt: prompt[3])
+    return np.array([prompt[:3] for prompt in prompts[:MOST_PROMPTS]], PROMPT)
+
+
+def _ahead_s(slot: Slot, generated: int, tpot_s: float, now_s: float) -> float:
+    """Returns by how much an answer is ahead of its limit. One that is no stream tells nothing: it is just in time."""
+    if slot.meter is None or slot.begun_s is None:
+        return 0.0
+    return tpot_s * max(0, generated - slot.tokens_before - 1) - (now_s - slot.begun_s)
+
+
+def _pace(service: Service, slot: Slot) -> Pace:
+    """Returns the limits of a call there: the network's round trip is part of every TTFT."""
+    call, policy = slot.call, service.policy
+    lengths = Lengths(float(call.prompt_tokens or 1), float(call.predicted_tokens or 1))
+    limits = pace_limits(call.limits(service), lengths, policy.clock_ttft_share, policy.clock_tpot_share)
+    due_s = math.inf if limits.ttft_s is None else call.request.received_s + limits.ttft_s - slot.instance.rtt_s
+    return Pace(due_s, math.inf if limits.tpot_s is None else limits.tpot_s)
