@@ -42,6 +42,7 @@ class Offer:
 
     `site`: where; empty: the pool's. `per_watt`: what a watt is worth there, in the same unit for all offers (g/kWh for
     least carbon); 1: power itself is made least. Offers of one type of GPU at a site share its GPUs.
+    `most_rps`: what one of them is to carry at most, whatever its profile says.
     """
 
     mode: Mode
@@ -49,6 +50,7 @@ class Offer:
     room: int
     site: str = ""
     per_watt: float = 1.0
+    most_rps: float = math.inf
 
     @property
     def kind(self) -> SiteMode:
@@ -111,7 +113,7 @@ class Mix:
 
 def most_load_rps(offer: Offer, limits: Limits) -> float:
     """Returns the largest load, in requests/s, that one instance of an offer carries within the limits; 0: none."""
-    return _curve(offer.profile, limits).most_rps
+    return _curve(offer.profile, limits, offer.most_rps).most_rps
 
 
 def any_keeps(offers: Sequence[Offer], limits: Limits) -> bool:
@@ -210,8 +212,8 @@ class _Curve:
 
 
 @lru_cache(maxsize=1024)
-def _curve(profile: LoadProfile, limits: Limits) -> _Curve:
-    most_rps = max(0.0, float(profile.top().within(limits)[0]))
+def _curve(profile: LoadProfile, limits: Limits, most_rps: float) -> _Curve:
+    most_rps = max(0.0, min(most_rps, float(profile.top().within(limits)[0])))
     _, watts = _by_clock(profile, limits, np.linspace(0.0, most_rps, _LEVELS))
     return _Curve(most_rps, watts.min(axis=0), float(profile.watts.max()))
 
@@ -232,7 +234,7 @@ class _Table:
 
     def __init__(self, offers: Sequence[Offer], limits: Limits, rule: SiteRule) -> None:
         self._offers, self._limits = offers, limits
-        self._curves = [_curve(offer.profile, limits) for offer in offers]
+        self._curves = [_curve(offer.profile, limits, offer.most_rps) for offer in offers]
         counts = _layouts(tuple((offer.mode.gpu, offer.mode.tp, offer.room) for offer in offers))
         asked = np.array([[rule.asked.get(offer.mode, 0) for offer in offers]], np.int64)
         if (asked <= counts.max(axis=0)).all() and not (counts == asked).all(axis=1).any():

@@ -28,6 +28,7 @@ from core.controllers.fleet.explain import least_trusted
 from core.types import Alternative, Effects, Limits, Mode, PoolDecision, PoolKey, Rationale, Reason, ScaleTo
 
 _EPS = 1e-9
+_ANY_RPS = 1e-6
 _HOUR_S = 3600.0
 
 
@@ -63,7 +64,8 @@ class RightSizeObservation:
 
     `limits`: what the profiles' latencies are to keep. `caps_w`: most that a site's instances may draw; sites without
     one are not named. `standing`: what draws power now, starting and draining ones included. `waiting`: requests in
-    queues.
+    queues. `least`: how many instances of a kind, by themselves, keep TTFT when what came comes again, as near as what
+    is ahead has it (`ahead_rps`); None: what came is not known one by one, and profiles alone say what keeps it.
     """
 
     now_s: float
@@ -74,6 +76,7 @@ class RightSizeObservation:
     caps_w: Mapping[str, float] = field(default_factory=dict)
     standing: Mapping[SiteMode, int] = field(default_factory=dict)
     waiting: int = 0
+    least: Mapping[SiteMode, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,8 @@ class _Choice:
         self._rules = _Rules(state, obs, config)
         self._rps, self._need_rps = _load(obs, config)
         self._limits = kept_by_some(obs.offers, obs.limits)
+        ahead = config.headroom * ahead_rps(obs.rates_rps)[1]
+        self._offers = obs.offers if obs.least is None else _by_replay(obs.offers, obs.least, ahead)
 
     def made(self) -> tuple[RightSizeState | None, Effects]:
         if self._state is None:
@@ -185,7 +190,7 @@ class _Choice:
 
     def _best(self, rules: Mapping[str, SiteRule]) -> Mix | None:
         """None: nothing may run."""
-        found = best_mix(self._obs.offers, self._rps, self._need_rps, self._limits, rules)
+        found = best_mix(self._offers, self._rps, self._need_rps, self._limits, rules)
         return found if found is not None and found.parts else None
 
     def _present(self) -> Mix | None:
@@ -232,16 +237,28 @@ class _Choice:
         return state, _effects(self._obs, self._config, commands, reason, text, (chosen, *weighed), chosen)
 
 
-def _load(obs: RightSizeObservation, config: RightSizeConfig) -> tuple[float, float]:
-    """Returns the load of the newer half of the look-back, in requests/s, and what to have capacity for as far
-    ahead."""
-    rates = np.array(obs.rates_rps)
+def ahead_rps(rates_rps: Sequence[float]) -> tuple[float, float]:
+    """Returns the load of the newer half of the look-back, in requests/s, and the load as far ahead if it goes on to
+    rise."""
+    rates = np.array(rates_rps)
     half = max(1, rates.size // 2)
     now = float(rates[-half:].mean())
     before = float(rates[:-half].mean()) if rates.size > half else now
-    ahead = max(now, 2.0 * now - before)
-    peak = config.burst * float(rates.max())
-    return now, max(config.headroom * ahead, peak, now + obs.waiting / config.catch_up_s)
+    return now, max(now, 2.0 * now - before)
+
+
+def _load(obs: RightSizeObservation, config: RightSizeConfig) -> tuple[float, float]:
+    """Returns the load of now, in requests/s, and what to have capacity for; bursts count where replay does not have
+    them."""
+    now, ahead = ahead_rps(obs.rates_rps)
+    if obs.least is not None:
+        return now, max(config.headroom * ahead, obs.waiting / config.catch_up_s)
+    return now, max(config.headroom * ahead, config.burst * max(obs.rates_rps), now + obs.waiting / config.catch_up_s)
+
+
+def _by_replay(offers: Sequence[Offer], least: Mapping[SiteMode, int], rps: float) -> tuple[Offer, ...]:
+    """Returns the offers, each carrying no more than its part of the load where as many of its kind keep TTFT."""
+    return tuple(replace(own, most_rps=max(_ANY_RPS, rps) / max(1, least.get(own.kind, 1))) for own in offers)
 
 
 def _at_site(workers: Mapping[SiteMode, int], site: str) -> dict[Mode, int]:

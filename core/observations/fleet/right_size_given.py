@@ -6,6 +6,7 @@ since a request also waits for the iteration under way, and since the 99th of 10
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +15,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from core.algorithms.fleet.arrival_replay import Arrivals, EngineLoad, fewest
 from core.algorithms.fleet.site_mix import Offer, SiteMode, in_time
-from core.controllers.fleet.right_size import RightSizeObservation
+from core.controllers.fleet.right_size import RightSizeObservation, ahead_rps
+from core.engine.compiled_model import model_row
+from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.load_profile import LoadProfile
 from core.observations.clock_given import ProfileClocks, taken_in
 from core.observations.demand.class_arrivals import STRETCH_S
@@ -23,10 +27,13 @@ from core.observations.demand.class_view import ENOUGH
 from core.observations.limits import planned
 from core.observations.load_profiles import full_load_profile
 from core.observations.mode_profile import Lengths, mean_context
+from core.observations.request.request_configs import TBT_S
 from core.ports import EngineLimits
 from core.types import Limits, Mode, PoolKey
 
 AHEAD_STEP_S, AHEAD_STEPS = 300.0, 6  # of carbon: a move should pay for longer than it takes
+LATE_SHARE = 0.005  # of what came may be late when it comes again: half of what a promise of 99 % leaves
+MEMORY_S, LEAST_SEEN = 3600.0, 256  # what came in it comes again, and no fewer than so many
 _ROUNDED_TOKENS = 64
 _FULL_TOKENS = EngineLimits().max_num_batched_tokens  # of an iteration at most
 
@@ -158,13 +165,15 @@ class PoolNow:
     """A pool's instances and requests, and its room.
 
     `room`: instances of each kind that there is room for now. `caps_w`: what they may draw, by site. `standing`: those
-    that draw power, also while they drain. `waiting`: requests that no instance runs.
+    that draw power, also while they drain. `waiting`: requests that no instance runs. `came`: its last requests one by
+    one; None: they are not known so.
     """
 
     room: Mapping[SiteMode, int]
     caps_w: Mapping[str, float]
     standing: Mapping[SiteMode, int]
     waiting: int
+    came: Arrivals | None = None
 
 
 def offers(load: PoolLoad, room: Mapping[SiteMode, int], weights: Mapping[str, float]) -> tuple[Offer, ...]:
@@ -191,6 +200,7 @@ def observation(
     kinds: Sequence[Offer],
     limits: Limits,
     pool: PoolNow,
+    load: PoolLoad | None = None,
 ) -> RightSizeObservation:
     """Returns what one turn of the loop is given.
 
@@ -199,11 +209,45 @@ def observation(
         kinds: What the sites could have, whoever has it now.
         limits: What `kinds` are to keep (`PoolLoad.planned`).
         pool: What there is of them.
+        load: What the replay of what came goes by.
     """
     left = tuple(replace(offer, room=count) for offer in kinds if (count := pool.room.get(offer.kind, 0)))
+    least = None
+    if load is not None and rates_rps and pool.came is not None and pool.came.at_s.size:
+        with contextlib.suppress(UnknownConfiguration):  # then profiles say what keeps TTFT
+            least = least_instances(now_s, load, left, pool.came, ahead_rps(rates_rps)[1])
+            limits = replace(limits, ttft_s=None)
     return RightSizeObservation(
-        now_s, key, tuple(rates_rps), left, limits, pool.caps_w, dict(pool.standing), pool.waiting
+        now_s, key, tuple(rates_rps), left, limits, pool.caps_w, dict(pool.standing), pool.waiting, least
     )
+
+
+def least_instances(
+    now_s: float, load: PoolLoad, kinds: Sequence[Offer], came: Arrivals, ahead_rps: float
+) -> dict[SiteMode, int]:
+    """Returns how many instances of each kind keep TTFT when what came comes again as fast as `ahead_rps`
+    (`core.algorithms.fleet.arrival_replay`).
+
+    Raises:
+        UnknownConfiguration: The engine model does not know one of the kinds.
+    """
+    tpots_s = [own.limits.tpot_s for own in load.classes if own.limits.tpot_s is not None]
+    tpot_s = min(tpots_s, default=TBT_S)
+    seen = came.since(now_s - MEMORY_S, LEAST_SEEN)
+    beside = EngineLoad(
+        decodes=ahead_rps * load.lengths.output_tokens * tpot_s,
+        context_tokens=load.lengths.running_tokens,
+        chunk_tokens=load.chunk_tokens or _FULL_TOKENS,
+        iteration_s=tpot_s,
+    )
+    nearer = seen.nearer(now_s, ahead_rps)
+    by_mode: dict[Mode, int] = {}
+    for own in kinds:
+        if own.mode not in by_mode:
+            row = model_row(engine_model(load.model, own.mode.gpu, own.mode.tp, load.engine))
+            most = sum(other.room for other in kinds if other.mode == own.mode)
+            by_mode[own.mode] = fewest(row, seen, beside, nearer, most, LATE_SHARE)
+    return {own.kind: by_mode[own.mode] for own in kinds}
 
 
 def _rounded(tokens: float) -> int:

@@ -65,6 +65,10 @@ def _nothing(instance: int) -> Sequences:
     return Sequences(0, none, none, none, none, none, never, never)
 
 
+def _nobody() -> Floats:
+    return np.zeros((0, 3))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetView:
     """The fleet at an epoch. Arrays over instances are in the order of `instances`; off ones keep their place.
@@ -91,6 +95,7 @@ class FleetView:
     unplaced: Ints
     arrived: NDArray[np.int64]  # (cells, stretches, 3)
     sequences: Callable[[int], Sequences] = _nothing  # of an instance by its number, as of now_s
+    came: Callable[[], Floats] = _nobody  # (requests, 3) of those that came last: arrival_s, prompt tokens, cell
 
 
 @dataclass(frozen=True, slots=True)

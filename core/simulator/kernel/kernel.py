@@ -211,6 +211,7 @@ class FleetArrays(NamedTuple):
     cell_limit: Floats  # (C, 2): TTFT and TPOT that clocks by deadlines keep
     prompts: Any  # (MOST_PROMPTS,) of deadline_clock.PROMPT: what it is given
     seen: Ints  # (C, stretches, 3): requests, prompt tokens, predicted output tokens
+    came: Floats  # (MOST_SEEN, 3), in turns: of requests that came when they did, their prompt tokens and their cell
     gaps: Ints  # (GAP_BINS,)
     series_j: Floats  # (I, bins)
     series_on_s: Floats  # (I, bins): how long each was not off
@@ -229,7 +230,10 @@ SEGMENT_COLUMNS = (  # kv_tokens and waiting: at its end
 # fmt: on
 # Entries of `counts`. COUPLED: requests that are to be handed over or are on their way, and instances that will leave.
 # SEATS: places in the batches of instances that are on. HANDED_COUNT: requests in flight with `handed`.
-NEXT_ARRIVAL, IN_FLIGHT_COUNT, LOGGED, SEGMENTS, COUPLED, SEATS, HANDED_COUNT, FREE_ROWS, FLIGHTS, COUNTS = range(10)
+(
+    *(NEXT_ARRIVAL, IN_FLIGHT_COUNT, LOGGED, SEGMENTS, COUPLED, SEATS, HANDED_COUNT, FREE_ROWS, FLIGHTS, CAME),
+    COUNTS,
+) = range(11)
 
 
 # -- arithmetic series -----------------------------------------------------------------------------
@@ -1311,6 +1315,9 @@ def receive(s: FleetArrays, r: int) -> None:
     s.seen[cell, stretch, 0] += 1
     s.seen[cell, stretch, 1] += s.req[r].prompt
     s.seen[cell, stretch, 2] += s.req[r].predicted
+    turn = s.counts[CAME] % s.came.shape[0]
+    s.came[turn, 0], s.came[turn, 1], s.came[turn, 2] = s.req[r].arrival_s, s.req[r].prompt, cell
+    s.counts[CAME] += 1
     s.req[r].pool = s.cell_pool[cell]
     s.req[r].status = IN_FLIGHT
     s.counts[IN_FLIGHT_COUNT] += 1

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.algorithms.clock.deadline_clock import MOST_PROMPTS, PROMPT
+from core.algorithms.fleet.arrival_replay import MOST_SEEN
 from core.engine.compiled_model import COST_COLUMNS, COSTS, TIME0, iteration, model_row
 from core.simulator.kernel import kernel
 from core.simulator.kernel.commands import FleetView, RequestView, Sequences
@@ -156,6 +157,7 @@ class CompiledWorld:
             cell_limit=cell_limits(fleet),
             prompts=np.zeros(MOST_PROMPTS, PROMPT),
             seen=np.zeros((len(fleet.cell_pool), 0, 3), np.int64),
+            came=np.zeros((MOST_SEEN, 3)),
             gaps=np.zeros(kernel.GAP_BINS, np.int64),
             series_j=np.zeros((0, 1)),
             series_on_s=np.zeros((0, 1)),
@@ -349,7 +351,12 @@ class CompiledWorld:
             unplaced=self._state.pool["unplaced"].copy(),
             arrived=self._state.seen[:, : int(now_s / kernel.STRETCH_S) + 1],
             sequences=lambda i: self._sequences(i, now_s),
+            came=self._came,
         )
+
+    def _came(self) -> Floats:
+        s, turn = self._state, int(self._state.counts[kernel.CAME])
+        return s.came[:turn].copy() if turn < len(s.came) else np.roll(s.came, -turn % len(s.came), axis=0)
 
     def _sequences(self, i: int, now_s: float) -> Sequences:
         found = kernel.sequences(self._state, i, now_s)

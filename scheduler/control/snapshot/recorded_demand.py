@@ -14,9 +14,11 @@ from django.db import connection
 from django.db.models import Exists
 from numpy.typing import NDArray
 
+from core.algorithms.fleet.arrival_replay import MOST_SEEN
 from core.observations.demand.class_arrivals import STRETCH_S, counted
 from core.observations.demand.class_view import Declared
 from core.observations.demand.loop_windows import recent_stretches, whole_stretches
+from core.observations.fleet.right_size_given import MEMORY_S
 from core.observations.mode_profile import Lengths
 from core.policy.request_classes import ClassBounds, ClassGrid
 from pools.models import Service
@@ -26,6 +28,8 @@ from telemetry.forecasts import load_forecasts
 from telemetry.forecasts.histories import load_step_s
 from telemetry.models import DemandSketch, LoadPoint, RequestRecord
 from telemetry.storage.sql.demand_sketches import OPEN_END, OUTPUTS, PROMPTS
+
+Floats = NDArray[np.float64]
 
 MOST_RISE = 4.0  # a forecast may not multiply what was seen by more
 
@@ -37,6 +41,17 @@ SELECT prompt_from, max(prompt_to), output_from, max(output_to),
 FROM telemetry_demandsketch
 WHERE service = %(service)s AND start_at >= %(start)s AND start_at < %(end)s AND prompt_from >= 0
 GROUP BY prompt_from, output_from
+"""
+
+# When the last requests of each class came, and with how many prompt tokens, oldest first.
+CAME_LAST_SQL = """
+SELECT request_class, array_agg(date_part('epoch', started_at) ORDER BY started_at),
+       array_agg(prompt_tokens ORDER BY started_at)
+FROM (
+    SELECT request_class, started_at, prompt_tokens FROM telemetry_requestrecord
+    WHERE service = %(service)s AND started_at >= %(start)s AND started_at < %(end)s AND prompt_tokens > 0
+    ORDER BY started_at DESC LIMIT %(most)s
+) AS last GROUP BY request_class
 """
 
 BORDERS_SQL = f"SELECT ({PROMPTS}), ({OUTPUTS})"  # of the ranges, ascending from 0
@@ -175,6 +190,18 @@ def arrivals(service: Service, now: datetime, period_s: float) -> DemandWindow:
     ranges, under_way = _under_way(service, start_s, last - first)
     ranges = [*(LengthRange(*row[:4]) for row in rows), *ranges]
     return DemandWindow(start_s, ranges, np.concatenate([came, under_way]), declared_load(service, now, period_s))
+
+
+def came_last(service: str, classes: Sequence[str], until_s: float) -> dict[str, tuple[Floats, Floats]]:
+    """Reads the last requests of each class on record: when they came, in Unix seconds, and their prompt tokens, both
+    (requests,). Those that have not ended, or that gateways put into other classes, are missing.
+    """
+    start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (until_s - MEMORY_S, until_s))
+    with connection.cursor() as cursor:
+        cursor.execute(CAME_LAST_SQL, {"service": service, "start": start, "end": end, "most": MOST_SEEN})
+        rows = {name: (np.array(at_s), np.array(tokens, np.float64)) for name, at_s, tokens in cursor.fetchall()}
+    nobody = np.zeros(0), np.zeros(0)
+    return {name: rows.get(name, nobody) for name in classes}
 
 
 def _under_way(service: Service, start_s: float, stretches: int) -> tuple[list[LengthRange], NDArray[np.float64]]:

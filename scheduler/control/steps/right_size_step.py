@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
+
+from core.algorithms.fleet.arrival_replay import Arrivals
 from core.algorithms.fleet.fleet_problem import Objective
 from core.algorithms.fleet.site_mix import Mix, Offer, Part, SiteMode
 from core.controllers.fleet import right_size
@@ -25,16 +28,16 @@ from core.observations.demand.class_arrivals import STRETCH_S
 from core.observations.fleet import right_size_given
 from core.observations.fleet.right_size_given import ClassLengths, PoolLoad, PoolNow, SeenLengths, load_rps
 from core.observations.fleet.site_room import room
-from core.observations.limits import class_limits
+from core.observations.limits import class_limits, planned
 from core.observations.recording import RecordingError, recall, record
 from core.observations.request import routing_weights
 from core.types import Effects, Mode, PoolKey, Rationale, ScaleTo
 from pools.models import Instance, Pool
 from scheduler import agents
 from scheduler.control import service_policy
-from scheduler.control.snapshot import snapshot
+from scheduler.control.snapshot import recorded_demand, snapshot
 from scheduler.control.snapshot.offered_nodes import offered_nodes
-from scheduler.control.snapshot.recorded_demand import DemandWindow, arrivals
+from scheduler.control.snapshot.recorded_demand import DemandWindow, Floats, arrivals
 from scheduler.control.snapshot.sites_ahead import sites_ahead
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps import recent_load
@@ -56,6 +59,9 @@ def scale(turn: LoopTurn) -> Result:
     look_s = context.tuning.right_size.look_s
     stretches = recent_load.stretches(turn, seen, {own.request_class.name: own for own in classes}, look_s)
     waiting = recent_load.waiting(turn)
+    came_last = recorded_demand.came_last(
+        context.service.name, [own.request_class.name for own in classes], recent_load.known_until_s(turn)
+    )
     came = seen.recent(look_s, [own.request_class for own in classes])
     declared_rps = _declared_rps(seen, classes)
     fleet = _Fleet(context, pools)
@@ -72,7 +78,7 @@ def scale(turn: LoopTurn) -> Result:
         )
         rates_rps = load_rps(_since_begun(seen, stretches[name], recent_load.known_until_s(turn)), declared_rps[name])
         pool = fleet.load(own, lengths)
-        obs = fleet.observed(own, pool, rates_rps, waiting.get(name, 0))
+        obs = fleet.observed(own, pool, rates_rps, waiting.get(name, 0), came_last[name])
         present = _as_it_is(_recalled(known.get("state"), RightSizeState), fleet.asked(name))
         state, effects = asking.step(right_size.step, present, obs, config)
         fleet.take(state, obs.offers)
@@ -178,7 +184,12 @@ class _Fleet:
         )
 
     def observed(
-        self, own: ClassNow, load: PoolLoad, rates_rps: tuple[float, ...], waiting: int
+        self,
+        own: ClassNow,
+        load: PoolLoad,
+        rates_rps: tuple[float, ...],
+        waiting: int,
+        came: tuple[Floats, Floats],
     ) -> RightSizeObservation:
         name, knobs = own.request_class.name, self._context.knobs
         kinds = right_size_given.offers(load, self._room(own, {}), self._per_watt)
@@ -188,10 +199,16 @@ class _Fleet:
             right_size_given.caps_w(self._sites, self._drawn_w),
             self._standing.get(name, {}),
             waiting,
+            self._arrivals(load, *came),
         )
         return right_size_given.observation(
-            self._context.now.timestamp(), PoolKey("", name), rates_rps, kinds, limits, pool
+            self._context.now.timestamp(), PoolKey("", name), rates_rps, kinds, limits, pool, load
         )
+
+    def _arrivals(self, load: PoolLoad, at_s: Floats, prompt_tokens: Floats) -> Arrivals:
+        """Returns the last requests of a class, with the TTFT that clocks keep of its limit."""
+        ttft_s = planned(load.classes[0].limits, self._context.knobs.clock_ttft_share, 1.0).ttft_s
+        return Arrivals(at_s, prompt_tokens, np.full(at_s.size, np.inf if ttft_s is None else ttft_s))
 
     def _room(self, own: ClassNow, taken: Mapping[tuple[str, str], int]) -> dict[SiteMode, int]:
         """Counts the instances of each kind that the nodes have room for; other classes took GPUs from the smallest."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from core.algorithms.fleet.arrival_replay import Arrivals
 from core.algorithms.fleet.fleet_problem import Objective
 from core.algorithms.fleet.sharing import NodeGpus
 from core.algorithms.fleet.site_mix import Offer, SiteMode
@@ -109,6 +110,16 @@ class ServiceDemand:
         self._seen = self._seen.renewed(seen.sum(axis=1, dtype=float), list(self._class_of_cell.values()))
         declared_rps = self.declared_rps if self.declared_rps and view.now_s < STRETCH_S else None
         return load_rps(seen[:, :, 0].sum(axis=0).tolist(), declared_rps)
+
+    def came(self, view: FleetView) -> Arrivals:
+        """Returns its last requests."""
+        rows = view.came()
+        limits = np.full(self.world.cells, np.nan)
+        for cell, own in self.cell_limits.items():
+            limits[cell] = np.inf if own.ttft_s is None else own.ttft_s
+        limit_s = limits[rows[:, 2].astype(np.int64)]
+        mine = ~np.isnan(limit_s)
+        return Arrivals(rows[mine, 0], rows[mine, 1], limit_s[mine])
 
     def recent_rps(self, view: FleetView, span_s: float) -> float | None:
         """Returns the largest of the last stretch and of the mean over `span_s`; None: nothing was seen yet."""

@@ -164,9 +164,10 @@ class Greenserve:
             self._caps_w(own, view),
             own.standing(view),
             int(view.waiting[mine].sum() + view.unplaced[own.number : own.number + 1].sum()),
+            d.came(view),
         )
         limits = d.load.planned(own.offers, *self.config.plan_shares)
-        obs = observation(view.now_s, d.key, rates_rps, own.offers, limits, pool)
+        obs = observation(view.now_s, d.key, rates_rps, own.offers, limits, pool, d.load)
         own.size, effects = asking.step(right_size.step, own.size, obs, self.config.fleet)
         if own.size is not None:
             for part in own.size.mix.parts:
