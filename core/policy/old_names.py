@@ -218,7 +218,7 @@ def _dynamo(keys: _Keys) -> None:
 
 
 def _greenserve(keys: _Keys) -> None:
-    _own_loops(keys, {"scale": "right_size", "clock": "profile"})
+    _own_loops(keys, {"scale": "right_size", "clock": "deadline"})
     wait_share = keys.number("wait_share")
     if wait_share is not None:
         keys.put("wait_share", "plan_ttft_share", wait_share)

@@ -71,6 +71,7 @@ _GREENSERVE = replace(
     scale_period_s=10.0,
     shadow=True,
     clock="deadline",
+    clock_period_s=0.5,  # of clock=profile
     route="least_backlog",
     order="spf",
     aging_tokens_per_s=0.0,

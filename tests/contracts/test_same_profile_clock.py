@@ -22,6 +22,7 @@ from tests.fakes.taken_steps import Taken, differences
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("usual_periods")]
 
 BEGIN = 2  # turns
+BY_PROFILE = {"clock": "profile", "clock_floor": "voltage", "clock_ttft_share": 0.7, "clock_tpot_share": 0.75}
 RPS, LENGTHS = 2.0, (1024, 256)
 EVEN = replace(
     MINUTE,
@@ -50,7 +51,7 @@ HALF_SECONDS = (
 CASES = (
     ({}, HALF_SECONDS),
     ({"clock_period_s": 5.0}, TURNS),
-    ({"clock_period_s": 5.0, "clock_ttft_share": 0.3, "clock_tpot_share": 0.4, "clock_floor": "gpu"}, TURNS),
+    ({"clock_period_s": 5.0, "clock_ttft_share": 0.3, "clock_tpot_share": 0.4, "clock_floor_mhz": 900.0}, TURNS),
     ({"clock_period_s": 5.0, "tuning": {"profile": {"counts_ttft": True, "step_mhz": 100.0}}}, TURNS),
     ({"clock_period_s": 5.0, "tuning": {"profile": {"full_iteration": False, "min_saving": 0.2}}}, TURNS),
 )
@@ -62,7 +63,7 @@ def both(turns: tuple[Turn, ...], **knobs: Any) -> dict[str, list[Taken]]:
 
 
 def taken_in(world: Any, served: Served, knobs: dict[str, Any]) -> list[Taken]:
-    return world(served, "greenserve", **knobs)[BEGIN:]
+    return world(served, "greenserve", **{**BY_PROFILE, **knobs})[BEGIN:]
 
 
 def compared(live: list[Taken], simulated: list[Taken]) -> list[str]:

@@ -155,7 +155,7 @@ def test_periods_and_rest_are_the_policys():
 def test_request_policy_has_a_knob_for_each_field():
     names = {item.name for item in fields(Knobs)}
     others = {name for name in wire.RequestPolicy.__struct_fields__ if name not in names}
-    assert others == {"throttle", "retail", "tuning"}
+    assert others == {"throttle", "retail", "deadline", "tuning"}
     for name in wire.RequestTuning.__struct_fields__:
         record, _, field = name.partition("_")
         own = getattr(Tuning(), record)

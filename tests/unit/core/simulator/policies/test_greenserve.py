@@ -50,7 +50,7 @@ def test_fleet_shrinks_when_less_has_done_for_a_while():
 
 
 def test_clocks_fall_when_the_load_is_small():
-    fake = fleet(GreenserveConfig(loops=("clock",)))
+    fake = fleet(read_policy({"name": "greenserve", "scale": "static", "clock": "profile"}))
     fake.load = [2.0]
     fake.run(60)
     assert fake.serving() == [8] * 6
@@ -60,14 +60,32 @@ def test_clocks_fall_when_the_load_is_small():
 
 def test_no_clock_is_below_the_floor_that_is_set():
     lowest = {}
-    for floor in ({}, {"clock_floor": "gpu"}, {"clock_floor_mhz": 1500.0}):
-        fake = fleet(read_policy({"name": "greenserve", "scale": "static", **floor}))
+    for floor in ({}, {"clock_floor": "voltage"}, {"clock_floor_mhz": 1500.0}):
+        fake = fleet(read_policy({"name": "greenserve", "scale": "static", "clock": "profile", **floor}))
         fake.load = [2.0]
         fake.run(60)
         set_mhz = [command.mhz for _, command in fake.log if isinstance(command, SetSmClock)]
         lowest[next(iter(floor), "")] = min(set_mhz)
-    assert lowest["clock_floor"] <= lowest[""] < lowest["clock_floor_mhz"] == 1500.0
-    assert lowest[""] >= gpu("H100-SXM-80GB").f_v
+    assert lowest[""] <= lowest["clock_floor"] < lowest["clock_floor_mhz"] == 1500.0
+    assert lowest["clock_floor"] >= gpu("H100-SXM-80GB").f_v
+
+
+@pytest.mark.parametrize(
+    ("knobs", "floor_mhz"),
+    [({}, gpu(H100).f_min), ({"clock_floor": "voltage"}, gpu(H100).f_v), ({"clock_floor_mhz": 1500.0}, 1500.0)],
+)
+def test_instances_are_paced_by_deadlines_down_to_the_floor(knobs, floor_mhz):
+    found = world({"east": 48}, limits=LIMITS, rps=2.0)
+    plan = build(read_policy({"name": "greenserve", **knobs}), found)
+    assert {member.spec.pacing.floor_mhz for member in plan.members} == {floor_mhz}
+    assert set(plan.cell_limits) == {Limits(0.95 * 0.25, 0.95 * 0.1)}
+    assert [control.name for control in plan.controls] == ["scale"]
+
+
+@pytest.mark.parametrize("knobs", [{"clock": "fixed"}, {"clock": "profile"}])
+def test_nobody_is_paced_when_the_clock_is_set_from_outside(knobs):
+    plan = build(read_policy({"name": "greenserve", **knobs}), world({"east": 48}, limits=LIMITS, rps=2.0))
+    assert {member.spec.pacing for member in plan.members} == {None}
 
 
 def test_idle_fleet_is_one_instance_when_there_is_no_traffic():
