@@ -27,10 +27,9 @@ from tests.fakes.taken_steps import Taken, differences
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("usual_periods")]
 
-# Rules that are no loop: what gateways ask for at each request is compared in test_same_admission.
+# Rules that are no loop: what gateways ask for is compared in test_same_admission and test_same_deadline_clock.
 BY_NO_READING = ("fixed", *BY_REQUEST)
-APART = {"greenserve"}  # has turns of its own, under a steady load (test_same_profile_clock)
-COVERED = sorted(name for name in PRESETS if PRESETS[name].knobs.clock not in BY_NO_READING and name not in APART)
+COVERED = sorted(name for name in PRESETS if PRESETS[name].knobs.clock not in BY_NO_READING)
 # What one world alone knows, by the clock rule: the fields of tuning by which it does not count. Engines do not tell
 # how long the requests have taken that are under way. The simulator has mu-Serve's weights from its placement, by the
 # load that is declared; agents have them by the requests that run.
@@ -188,5 +187,4 @@ def test_steps_differ_when_one_world_is_changed(policy, world, name, changed, mo
 
 
 def test_what_is_not_compared_becomes_less():
-    assert len(APART) <= 1
     assert len(ONE_WORLD) <= 1
