@@ -110,8 +110,8 @@ class RequestPolicy(Message, frozen=True):
     plan_ttft_share: float = 1.0
     plan_tpot_share: float = 1.0
     deadline: bool = False
-    clock_ttft_share: float = 1.0
-    clock_tpot_share: float = 1.0
+    clock_ttft_share: float = 0.8
+    clock_tpot_share: float = 0.8
     clock_floor: str = "gpu"
     clock_floor_mhz: float | None = None
 

@@ -61,9 +61,10 @@ def test_clocks_step_down_and_decisions_are_reported_when_the_engine_idles(bench
     assert bench.node.get("/gpus")[1]["sm_clock_mhz"] == top_mhz
 
 
-def test_clock_is_what_gateways_ask_for_when_the_rule_is_throttle(bench: Bench) -> None:
+@pytest.mark.parametrize("rule_name", ["throttle", "deadline"])
+def test_clock_is_what_gateways_ask_for_when_the_rule_is_theirs(bench: Bench, rule_name: str) -> None:
     """Of two gateways the higher counts, while its lease lives; then the other's; then the top clock."""
-    rule = wire.ClockPolicy(policy="throttle", period_s=PERIOD_S)
+    rule = wire.ClockPolicy(policy=rule_name, period_s=PERIOD_S)
     bench.want(desired("a", [0], clock=rule), desired("b", [1]))  # the other one keeps the node's rule
     bench.ready("a")
 

@@ -8,6 +8,7 @@ import pytest
 
 from core.ports import RetryableError
 from pools.agent.clocks.clock_requests import ClockRequests
+from pools.agent.clocks.clock_rules import BY_REQUEST
 from pools.wire import LONGEST_CLOCK_LEASE_S, ClockPolicy
 from tests.fakes.node import engine_reading
 from tests.unit.pools.agent.clocks.clock_bench import BOTTOM_MHZ, TOP_MHZ, ClockBench, request, view
@@ -73,8 +74,9 @@ def test_request_is_refused_when_it_makes_no_sense(mhz: float, lease_s: float) -
 # -- as the rule -----------------------------------------------------------------------------------
 
 
-def test_clock_is_what_gateways_ask_for_when_the_rule_is_throttle() -> None:
-    bench = ClockBench(THROTTLE)
+@pytest.mark.parametrize("rule", BY_REQUEST)
+def test_clock_is_what_gateways_ask_for_when_the_rule_is_theirs(rule: str) -> None:
+    bench = ClockBench(ClockPolicy(policy=rule, lease_s=10.0))
     bench.tick()
     assert (bench.mhz, bench.rows) == (TOP_MHZ, [])
     bench.ask(700.0)
@@ -83,7 +85,7 @@ def test_clock_is_what_gateways_ask_for_when_the_rule_is_throttle() -> None:
     assert [(row.reason, row.from_mhz, row.to_mhz, row.summary) for row in rows] == [
         ("within_limits", TOP_MHZ, 700.0, "g1 asks for 700 MHz.")
     ]
-    assert rows[0].inputs == {"rule": "throttle", "gateway": "g1", "asked_mhz": 700.0}
+    assert rows[0].inputs == {"rule": rule, "gateway": "g1", "asked_mhz": 700.0}
     bench.ask(1100.0, "g2")
     bench.glance(0.1)
     assert bench.mhz == 1100.0

@@ -331,7 +331,7 @@ def bench_held(bench: ClockBench) -> int:
 # -- all -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["primal_dual", "profile", "slack", "throttle", "retail", "fixed"])
+@pytest.mark.parametrize("policy", ["primal_dual", "profile", "slack", "throttle", "retail", "deadline", "fixed"])
 def test_clock_is_given_back_and_taken_anew_when_the_rule_changes(policy: str) -> None:
     bench = ClockBench(ClockPolicy())
     for _ in range(6):

@@ -59,8 +59,9 @@ class Paced:
         self.requests = ClockRequests(lambda ask: self.asks.append(replace(ask)))
         self.clocks = DeadlineClocks(self.requests, loader or Here())
         gate = AdmissionGate(self.requests, deadlines=self.clocks)
+        shares = {"clock_ttft_share": 1.0, "clock_tpot_share": 1.0}
         own = {"route": "least_backlog", "deadline": True, "tuning": wire.RequestTuning(profile_step_mhz=60.0)}
-        self.house = House(instances, gate, **{**own, **policy})
+        self.house = House(instances, gate, **{**own, **shares, **policy})
 
     @property
     def service(self) -> Service:
