@@ -22,7 +22,10 @@ from tests.fakes.taken_steps import Taken, differences
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("usual_periods")]
 
 BEGIN = 2  # turns
-BY_PROFILE = {"clock": "profile", "clock_floor": "voltage", "clock_ttft_share": 0.7, "clock_tpot_share": 0.75}
+BY_PROFILE = {
+    **{"clock": "profile", "clock_floor": "voltage", "chunk_tokens": 512},
+    **{"clock_ttft_share": 0.7, "clock_tpot_share": 0.75},
+}
 RPS, LENGTHS = 2.0, (1024, 256)
 EVEN = replace(
     MINUTE,

@@ -141,7 +141,11 @@ INSTANCE = np.dtype(
         ("successors", np.int64),  # how many; above 0: it hands over everything when the iteration in flight ends
         ("successors_ready_s", np.float64),
         ("looked", np.int64),  # the last stretch of `preempts_s` in which somebody may have given way
-        ("look_s", np.float64),  # when the clock by deadlines is looked at again
+        # when the clock by deadlines is looked at again: at a time while prompts wait, else at an iteration, and with
+        # another number of answers under way
+        ("look_s", np.float64),
+        ("look_iteration", np.int64),
+        ("look_decodes", np.int64),
         # sums and counts of latencies so far, as engines count them: TTFT, gaps between tokens, E2E
         ("ttft_s", np.float64),
         ("ttfts", np.int64),
@@ -633,6 +637,14 @@ def prompt_ahead(s: FleetArrays, r: int, n: int) -> int:
 
 
 @compiled
+def looks(s: FleetArrays, i: int, decodes: int, now_s: float) -> bool:
+    """Says whether it is time to look at the clock by deadlines: the same moments, however time goes on."""
+    if s.eng[i].waiting > 0 or s.eng[i].running > decodes:
+        return bool(now_s >= s.eng[i].look_s - TIE_S)
+    return bool(s.eng[i].iterations >= s.eng[i].look_iteration or s.eng[i].look_decodes != decodes)
+
+
+@compiled
 def take_clock(s: FleetArrays, i: int, mhz: float, now_s: float) -> None:
     """Lets an instance go on at another clock."""
     if mhz != s.eng[i].mhz:
@@ -669,9 +681,10 @@ def begin(s: FleetArrays, i: int, now_s: float) -> None:
             if s.req[r].split > 0:
                 left = min(left, s.req[r].split - s.req[r].kv)
             shortest = left if shortest == 0 else min(shortest, left)
-    if s.eng[i].floor_mhz > 0.0 and now_s >= s.eng[i].look_s - TIE_S:
+    if s.eng[i].floor_mhz > 0.0 and looks(s, i, decodes, now_s):
         take_clock(s, i, paced_mhz(s, i, decodes, context, now_s), now_s)
         s.eng[i].look_s = now_s + LOOK_S
+        s.eng[i].look_iteration, s.eng[i].look_decodes = s.eng[i].iterations + CATCH_UP, decodes
     budget = s.eng[i].budget - decodes
     if s.eng[i].itl_limit_s > 0.0 and decodes > 0:
         budget = within_limit(s, i, budget, decodes, context)
@@ -698,8 +711,8 @@ def begin(s: FleetArrays, i: int, now_s: float) -> None:
         one_iteration(s, i, float(new), float(cached), pairs, float(prefills), float(decodes), float(context))
         return
     steps = min(shortest, (s.eng[i].capacity - s.eng[i].kv_used) // decodes)
-    if s.eng[i].floor_mhz > 0.0 and s.eng[i].mhz > s.eng[i].floor_mhz:
-        steps = min(steps, CATCH_UP)
+    if s.eng[i].floor_mhz > 0.0:
+        steps = min(steps, s.eng[i].look_iteration - s.eng[i].iterations)
     single = preempted or s.walk or s.eng[i].resumed > 0  # the gap before a resumed one's token is its own
     many_iterations(s, i, 1 if single else steps, decodes, context)
     if s.eng[i].preempts_s > 0.0 and s.eng[i].waiting > 0:  # look again with the first iteration of the next stretch
