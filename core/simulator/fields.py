@@ -106,15 +106,17 @@ class Section:
         return value
 
     def series(self, key: str) -> tuple[float, ...]:
-        """Reads a number that always holds, or a list with one for each hour."""
+        """Reads a number that always holds, or a list with one for each hour, where null is NaN: not known."""
         value = self._get(key)
         if value is None:
             return ()
         values = value if isinstance(value, list) else [value]
         for item in values:
+            if item is None:
+                continue
             if isinstance(item, bool) or not isinstance(item, (int, float)) or not math.isfinite(item):
                 raise self.error(key, f"must be a number or a list with one for each hour, not {item!r}")
-        return tuple(float(item) for item in values)
+        return tuple(math.nan if item is None else float(item) for item in values)
 
     def numbers(self, key: str) -> tuple[float, ...]:
         """Reads a list of numbers."""

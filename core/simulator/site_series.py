@@ -208,7 +208,8 @@ def _zone(section: Section, name: str) -> ZoneInfo:
 def _series(section: Section, key: str, folder: Path, start: datetime, zone: ZoneInfo | None) -> Series | None:
     """Reads a number, a list with one for each hour, or {csv: FILE}, which with `repeats: true` begins anew at its end.
 
-    A list begins with the run. In a site with a time zone it begins with the midnight before, by its wall clock.
+    An hour of null is missing. A list begins with the run; in a site with a time zone with the midnight before, by its
+    wall clock.
     """
     if section.is_mapping(key):
         source = section.section(key)

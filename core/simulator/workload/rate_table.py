@@ -79,6 +79,7 @@ def settings_of(table: RateTable, scale: float, workload: Workload, template: Pa
         "workload.generate=poisson",
         f"workload.rate_rps={scale * table.mean_rps:.9g}",
         "workload.rate_scale=1",
+        "workload.rates=",
         f"workload.rate_curve={json.dumps(curve)}",
     ]
     if lengths is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,10 @@ DEFAULT_REQUESTS = 10_000  # of a generator that says neither how many nor for h
 DEFAULT_JITTER_S = 30.0
 _ONLY = {  # fields that only some generators know
     ("gamma", "week"): ("cv",),
-    ("poisson", "gamma"): ("rate_curve",),
+    ("poisson", "gamma"): ("rate_curve", "rates"),
     ("week",): ("preset", "start_weekday", "start_hour", "utc_offset_h"),
 }
+_MOST_STEP_S = round(WEEK_S)  # of one step of `rates`
 _MOST_TOKENS = 10**9
 _MOST_SIGMA = 5.0
 
@@ -95,11 +97,48 @@ def _generator(section: Section) -> Generator | None:
     for only, keys in _ONLY.items():
         if strange := [key for key in keys if key in section.names() and kind not in only]:
             raise section.error(strange[0], f"goes with generate: {' or '.join(only)}")
-    rate_rps = section.number("rate_rps", 1.0, above=0.0) or 1.0
+    rate_rps, curve, start_s = _rate(section, kind)
     cv = _number(section, "cv", 1.0, least=0.0, most=100.0)
     lengths = _lengths(section, "azure-conv" if kind in ("azure-conv-like", "week") else "fixed")
-    curve, start_s = _week(section) if kind == "week" else (_curve(section), 0.0)
     return Generator(rate_rps, lengths, cv, curve, start_s) if kind else None
+
+
+def _rate(section: Section, kind: str) -> tuple[float, RateCurve | None, float]:
+    """Reads the mean rate in requests/s, the curve around it, and where on that the scenario starts, in s."""
+    rate_rps = section.number("rate_rps", None, above=0.0)
+    steps = _steps(section)
+    if steps is None:
+        curve, start_s = _week(section) if kind == "week" else (_curve(section), 0.0)
+        return 1.0 if rate_rps is None else rate_rps, curve, start_s
+    if rate_rps is not None or section.is_mapping("rate_curve"):
+        key = "rate_curve" if rate_rps is None else "rate_rps"
+        raise section.error(
+            key, "goes without rates, which say each step's requests a second; leave out one of the two"
+        )
+    return *steps, 0.0
+
+
+def _steps(section: Section) -> tuple[float, RateCurve] | None:
+    """Reads `rates`, the steps of a curve with a rate each, and their mean over time; None: it says nothing of them.
+
+    Steps need not be alike: the curve has the longest even ones that all of them are made of.
+    """
+    spans_s: list[int] = []
+    rates: list[float] = []
+    for own in section.sections("rates"):
+        for_s = own.maybe_integer("for_s", 1, _MOST_STEP_S)
+        if for_s is None:
+            raise own.error("for_s", "missing; say for how many seconds the rate holds")
+        spans_s.append(for_s)
+        rates.append(_number(own, "rps", least=0.0))
+        own.finish()
+    if not spans_s:
+        return None
+    if max(rates) <= 0.0:
+        raise section.error("rates", "one of the rates must be above 0")
+    step_s = math.gcd(*spans_s)
+    even = [rps for for_s, rps in zip(spans_s, rates, strict=True) for _ in range(for_s // step_s)]
+    return sum(even) / len(even), RateCurve(float(step_s), tuple(even))
 
 
 def _curve(section: Section) -> RateCurve | None:

@@ -90,6 +90,13 @@ def test_local_hours_are_those_of_zoneinfo_and_constant_in_bins(zone: str, at: d
     assert values == {(start + timedelta(seconds=first_s)).astimezone(ZoneInfo(zone)).hour}
 
 
+def test_hours_of_null_are_missing_and_not_zero() -> None:
+    found = site({"carbon_g_per_kwh": [120, None, 0]})
+    assert [found.intensity_g_per_kwh(3600.0 * hour) for hour in range(4)] == [120.0, None, 0.0, 120.0]
+    assert found.intensities(1800.0, 9000.0, 3600.0) == (None, None)
+    assert site({"carbon_g_per_kwh": [None]}).intensity_g_per_kwh(0.0) is None
+
+
 def test_csv_goes_by_its_times_and_gaps_are_missing(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text(QUARTERS)
     found = site({"carbon_g_per_kwh": {"csv": "c.csv"}}, folder=tmp_path)
@@ -147,7 +154,7 @@ def test_site_survives_when_sent_to_another_process() -> None:
         ({"time_zone": "../zone"}, "sites.east.time_zone: unknown"),
         ({"time_zone": 7.5}, "sites.east.time_zone: unknown"),
         ({"carbon_g_per_kwh": "low"}, "sites.east.carbon_g_per_kwh: must be a number or a list"),
-        ({"usd_per_kwh": [0.1, None]}, "sites.east.usd_per_kwh: must be a number or a list"),
+        ({"usd_per_kwh": [0.1, "none"]}, "sites.east.usd_per_kwh: must be a number or a list"),
         ({"usd_per_kwh": {}}, "sites.east.usd_per_kwh.csv: missing"),
         ({"usd_per_kwh": {"csv": "a.csv", "unit": "EUR"}}, "sites.east.usd_per_kwh.unit: unknown field"),
         ({"usd_per_kwh": {"csv": "nowhere.csv"}}, "nowhere.csv: cannot be read"),

@@ -46,6 +46,14 @@ def test_requests_come_at_the_rates_times_the_scale_with_lengths_like_the_templa
     assert np.median(prompt) == pytest.approx(1020, rel=0.1)  # the Azure hour's: the workload has none of its own
 
 
+def test_a_table_takes_the_place_of_rates_that_the_scenario_has(tmp_path, scenario):
+    (tmp_path / "rates.csv").write_text(RATES)
+    scenario.write_text(SCENARIO.replace("trace: gone.csv", "generate: poisson, rates: [{for_s: 60, rps: 9}]"))
+    workload = read_scenario(scenario).services[0].workload
+    at_s, _ = arrivals(scenario, settings_of(read_rates(tmp_path / "rates.csv"), 0.05, workload, None))
+    assert (at_s > 600.0).sum() == pytest.approx(9000, rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -77,6 +77,24 @@ def test_rate_curve_is_read() -> None:
     assert found.curve == RateCurve(3600.0, (1.0, 2.0))
 
 
+def test_rates_of_uneven_steps_are_the_curve_and_its_mean() -> None:
+    found = read("{generate: gamma, cv: 2, rates: [{for_s: 40, rps: 3}, {for_s: 20, rps: 0}]}").generator
+    assert found is not None
+    assert (found.rate_rps, found.curve) == (2.0, RateCurve(20.0, (3.0, 3.0, 0.0)))
+
+
+def test_each_step_has_its_own_rate_when_rates_are_given_and_the_steps_come_over_and_over() -> None:
+    text = "{generate: poisson, rates: [{for_s: 299, rps: 2}, {for_s: 1, rps: 1000}], duration_s: 1500}"
+    at_s = requests(text).arrival_s
+    heap = at_s % 300.0 >= 299.0
+    assert int(heap.sum()) == pytest.approx(5000, abs=4 * 5000**0.5)
+    assert int((~heap).sum()) == pytest.approx(2990, abs=4 * 2990**0.5)
+    once = requests(text.replace(", duration_s: 1500", ""))
+    assert 299.0 < once.arrival_s[-1] <= 300.0
+    twice = requests(text.replace("duration_s", "rate_scale: 2, duration_s"))
+    assert len(twice) == pytest.approx(2 * 7990, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -95,6 +113,19 @@ def test_rate_curve_is_read() -> None:
         ("{generate: gamma, rate_curve: {step_s: 1, rates: [0, 0]}}", "rates: must be at least 0, and one"),
         ("{generate: gamma, rate_curve: {step_s: 1, rates: two}}", "rates: must be a list of numbers"),
         ("{generate: gamma, rate_curve: {rates: [1]}}", "rate_curve.step_s: missing"),
+        ("{generate: week, rates: [{for_s: 1, rps: 1}]}", "workload.rates: goes with generate: poisson or gamma"),
+        ("{generate: poisson, rates: [1, 2]}", "workload.rates: must be a mapping or a list of them"),
+        ("{generate: poisson, rates: [{rps: 1}]}", r"rates\[0\].for_s: missing; say for how many seconds"),
+        ("{generate: poisson, rates: [{for_s: 0.5, rps: 1}]}", r"rates\[0\].for_s: must be a whole number"),
+        ("{generate: poisson, rates: [{for_s: 1, rps: 1}, {for_s: 1}]}", r"rates\[1\].rps: missing; give a number"),
+        ("{generate: poisson, rates: [{for_s: 1, rps: -1}]}", r"rates\[0\].rps: must be at least 0"),
+        ("{generate: poisson, rates: [{for_s: 1, rps: 0}]}", "workload.rates: one of the rates must be above 0"),
+        ("{generate: poisson, rates: [{for_s: 1, rps: 1, rate: 1}]}", r"rates\[0\].rate: unknown field"),
+        ("{generate: poisson, rate_rps: 5, rates: [{for_s: 1, rps: 1}]}", "workload.rate_rps: goes without rates"),
+        (
+            "{generate: gamma, rate_curve: {step_s: 1, rates: [1]}, rates: [{for_s: 1, rps: 1}]}",
+            "workload.rate_curve: goes without rates",
+        ),
         ("{generate: poisson, lengths: long}", "lengths: unknown 'long'; known: fixed, exponential, azure-conv"),
         ("{generate: week, prompt_tokens: 5}", "prompt_tokens: goes with lengths: fixed or exponential"),
         ("{generate: gamma, lengths: {prompt: 5}}", "lengths.output: missing; give a number of tokens, or one of"),
