@@ -247,7 +247,7 @@ def test_policy_is_published_to_gateways_and_agents_when_it_is_in_force(service,
 
 
 def test_plans_count_on_the_chunks_that_engines_make(service, redis_client, now):
-    set_policy(service, "greenserve")
+    set_policy(service, "greenserve", chunk_tokens=512)
     assert service_policy.chunk_in_force(service, []) == 512
     pool = service.pools.first()
 
@@ -763,7 +763,7 @@ def test_site_is_left_when_its_power_cap_allows_no_instance(service, redis_clien
 
 @pytest.mark.parametrize("share", [0.7, 0.35])
 def test_plan_keeps_the_simulators_share_of_the_limits_by_the_worst_iteration(service, redis_client, now, share):
-    set_policy(service, "greenserve", plan_ttft_share=share)
+    set_policy(service, "greenserve", plan_ttft_share=share, chunk_tokens=512, clock_floor="voltage")
     requests_came(now, count=60, over_s=60)
     run_all(service, now)
     _, seen, _ = recall(Epoch.objects.get(kind=Loop.SCALE, service=service).recording[0]["given"])
