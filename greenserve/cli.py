@@ -28,6 +28,7 @@ COMMANDS = {
     "truth": ("greenserve.commands.truth", "Score the engine model against measured tables."),
     "simulate": ("greenserve.commands.simulate", "Run a scenario in the simulator."),
     "lab": ("greenserve.commands.lab", "Reproduce the papers' experiments: published beside simulated."),
+    "promise": ("greenserve.commands.promise", "All policies on faults, rare traffic and traces: one table."),
     "scenario": ("greenserve.commands.scenario", "Write the fleet as a scenario, with its series and requests."),
     "twin": ("greenserve.commands.twin", "Run a trace live and in the simulator, and compare."),
     "compare": ("greenserve.commands.simulate", "Run a scenario under several policies, side by side."),

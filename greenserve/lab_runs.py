@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -42,7 +43,8 @@ def done(
                 found[job] = ended
                 store.keep(job, ended)
                 words = f"{ended['energy_wh']:,.0f} Wh, in {ended['wall_s']:.0f} s"
-            click.echo(f"{Path(job.scenario).stem}, {job.policy}: {words}; {left} left", err=True)
+            of = [Path(job.scenario).stem, *([] if job.trace is None else [Path(job.trace).name]), job.policy]
+            click.echo(f"{', '.join(of)}: {words}; {left} left", err=True)
     except KeyboardInterrupt:
         fail("Interrupted: what is done is kept, the same command goes on from there.", 130)
     return found, failed
@@ -61,6 +63,8 @@ def here(jobs: Sequence[SimulationJob], workers: int) -> Iterator[Ended]:
                     yield running[future], str(error)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()  # a run may have minutes to go
             raise
 
 

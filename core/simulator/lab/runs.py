@@ -107,8 +107,13 @@ def as_published(experiment: Experiment, given: Given) -> bool:
     trace = given.trace
     if trace is None or given.rates is not None:
         return False
+    return is_public(trace, experiment.trace)
+
+
+def is_public(trace: Path, name: str) -> bool:
+    """Says whether a file, or what it has compressed, is the public trace of a name. Raises OSError."""
     data = gzip.decompress(trace.read_bytes()) if trace.suffix == ".gz" else trace.read_bytes()
-    return hashlib.sha256(data).hexdigest() == PUBLIC_TRACES[experiment.trace].sha256
+    return hashlib.sha256(data).hexdigest() == PUBLIC_TRACES[name].sha256
 
 
 def _decomposed(experiment: Experiment, results: Results, bound: Bound | None, given: Given) -> Decomposition | None:
