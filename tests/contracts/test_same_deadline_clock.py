@@ -3,7 +3,8 @@ clock at which a simulated instance goes on.
 
 Each stretch of a simulated run is played again at a gateway: it is shown what the instance has at the stretch's begin,
 and the clock that it asks for has to give the stretch's length. Prompts are such that none is left half done between
-two looks, as chunks are not seen from a gateway.
+two looks, as chunks are not seen from a gateway. The moments of looks are the simulator's: while no prompt waits it
+counts iterations, where gateways go by time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from core.algorithms.clock.deadline_clock import CATCH_UP
 from core.controllers.request.routing import Choice
 from core.engine.engine_model import engine_model
 from core.engine.iteration import Totals
@@ -144,6 +146,7 @@ def replayed(own: Load) -> list[tuple[float, float, float]]:
     stretches, first_s = simulated(own)
     gateway, found = Gateway(own), []
     mhz, look_s, came = FLOOR, 0.0, 0
+    iterations, look_iteration, look_decodes = 0, 0, 0
     waiting: list[int] = []
     generated: dict[int, int] = {}
     for stretch in stretches:
@@ -152,8 +155,11 @@ def replayed(own: Load) -> list[tuple[float, float, float]]:
             gateway.comes(came)
             waiting.append(came)
             came, look_s = came + 1, now_s
-        if now_s >= look_s - EARLY_S:
+        timely, other = now_s >= look_s - EARLY_S, look_decodes != stretch.decodes
+        if timely if waiting else (other or iterations >= look_iteration):
             mhz, look_s = gateway.mhz(now_s), now_s + LOOK_S
+            look_iteration, look_decodes = iterations + CATCH_UP, stretch.decodes
+        iterations += stretch.steps
         prompts = [own.prompts[n] for n in waiting] if stretch.prefill_tokens else []
         assert sum(prompts) == stretch.prefill_tokens, "a prompt is left half done"
         context = sum(own.prompts[n] + count for n, count in generated.items())

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from core.engine import parameter_caches
 from core.engine.engine_model import UnknownConfiguration
+from core.types import Rationale, Reason
 
 from ..fleet.instance import Instance
 from ..fleet.view import Service
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.1  # as the simulator's kernel
 APART_S = 0.01  # looks at an instance that is given one request after another
+_REST = Rationale(Reason.WITHIN_LIMITS, "Nothing is to be done, and the floor is not asked for any more: it is again.")
 _Configuration = tuple[str, str, int, str]
 
 
@@ -132,9 +134,9 @@ class DeadlineClocks:
         if clock is None:
             return
         self.looks += 1
-        why = clock.look(service, instance, now_s).rationale
-        mhz = _asked_mhz(watched)
+        effects, mhz = clock.look(service, instance, now_s), _asked_mhz(watched)
         if mhz is not None and mhz != self._clocks.asked(instance.uid):
+            why = _REST if effects is None else effects.rationale
             self._clocks.ask(instance, mhz, str(why.reason), why.summary, now_s)
 
     def _clock(self, watched: _Watched) -> InstanceClock | None:

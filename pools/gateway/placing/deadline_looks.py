@@ -69,16 +69,21 @@ class InstanceClock:
         self._state: DeadlineState | None = None
         self._key: tuple[object, ...] = ()
         self._config: DeadlineConfig | None = None
+        self._rests_by: DeadlineConfig | None = None  # nothing was there at the last look, which went by this
 
     @property
     def mhz(self) -> float | None:
         """The clock last asked for; None: none yet."""
         return None if self._state is None else self._state.target_mhz
 
-    def look(self, service: Service, instance: Instance, now_s: float) -> Effects:
-        """Makes one look. `now_s` is monotonic."""
+    def look(self, service: Service, instance: Instance, now_s: float) -> Effects | None:
+        """Makes one look; None: nothing was to be done before, and nothing is now. `now_s` is monotonic."""
+        config = self._config_of(service, instance)
+        if not instance.slots and self._rests_by is config:
+            return None
+        self._rests_by = None if instance.slots else config
         seen = observe(service, instance, self.costs.kv_tokens, now_s)
-        self._state, effects = deadline_clock.step(self._state, seen, self._config_of(service, instance))
+        self._state, effects = deadline_clock.step(self._state, seen, config)
         return effects
 
     def _config_of(self, service: Service, instance: Instance) -> DeadlineConfig:

@@ -350,6 +350,17 @@ async def test_clock_is_asked_for_again_when_somebody_has_taken_it_back(paced: P
     assert paced.mhz == GPU_FLOOR
 
 
+async def test_idle_instance_is_at_another_floor_when_the_policy_has_another(paced: Paced) -> None:
+    paced.keep()
+    paced.keep()
+    assert paced.mhz == GPU_FLOOR
+    policy = paced.house.fake.policy
+    paced.house.fake.policy = msgspec.structs.replace(policy, clock_floor_mhz=600.0)
+    paced.house.publish()
+    paced.keep()
+    assert [ask.mhz for ask in paced.asks] == [GPU_FLOOR, 600.0]
+
+
 async def test_top_is_the_gpus_own_when_the_engine_model_knows_a_lower_one(paced: Paced) -> None:
     paced.report(max_mhz=1500.0)
     for _ in range(20):
