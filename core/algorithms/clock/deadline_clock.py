@@ -25,6 +25,7 @@ Ints = NDArray[np.int64]
 MOST_PROMPTS = 64  # that are looked at: those behind them wait for longer than until the next look
 MOST_ITERATIONS = 512  # that are walked through: beyond, the top clock it is
 CATCH_UP = 32  # tokens within which answers that are behind are to be back in time
+SPARE = 0.3  # share of the room below which answers are hurried
 NO_SLACK_S = 1e9  # where no answer is under way
 
 PROMPT = np.dtype(
@@ -34,6 +35,16 @@ PROMPT = np.dtype(
         ("due_s", np.float64),  # when its first token is; infinite: it has no limit, or has had its first token
     ]
 )
+
+
+@compiled
+def pressed_s(limit_s: float, spare: float) -> float:
+    """Returns the time between tokens to keep where a cache, or a batch, has only a share `spare` of its room left.
+
+    Slower answers stay for longer, so that the slowest pace that a limit allows fills a small cache. From `SPARE` on
+    the pace goes up, to the top clock where nothing is left.
+    """
+    return float(limit_s * min(1.0, max(0.0, spare) / SPARE))
 
 
 @compiled

@@ -91,8 +91,9 @@ def prefill_s(c: Floats, tokens: Floats, chunk: float, decodes: float, context: 
 
 
 @compiled
-def late(at_s: Floats, takes_s: Floats, limit_s: Floats, instances: int) -> int:
-    """Counts the requests, (requests,) in order, whose first token comes after its limit on some instances."""
+def late(at_s: Floats, takes_s: Floats, limit_s: Floats, instances: int, most: float) -> int:
+    """Counts the requests, (requests,) in order, whose first token comes after its limit on some instances, and ends
+    where they are more than `most`."""
     free_s = np.zeros(instances)
     count = 0
     for k in range(at_s.size):
@@ -103,6 +104,8 @@ def late(at_s: Floats, takes_s: Floats, limit_s: Floats, instances: int) -> int:
         free_s[best] = max(free_s[best], at_s[k]) + takes_s[k]
         if free_s[best] - at_s[k] > limit_s[k]:
             count += 1
+            if count > most:
+                break
     return count
 
 
@@ -126,13 +129,13 @@ def fewest(c: Floats, seen: Arrivals, load: EngineLoad, nearer: float, most: int
         decodes = max(1.0, load.decodes / instances)
         alone = _takes_s(c, seen.prompt_tokens, load, decodes)
         hopeless = alone > limit_s
-        return late(at_s, alone, np.where(hopeless, np.inf, limit_s), instances)
+        return late(at_s, alone, np.where(hopeless, np.inf, limit_s), instances, allowed)
 
-    allowed = late_share * (at_s.size + 2) - 1.0
+    allowed = max(0.0, late_share * (at_s.size + 2) - 1.0)
     low, high = 1, most
     while low < high:
         middle = (low + high) // 2
-        if late_on(middle) <= max(0.0, allowed):
+        if late_on(middle) <= allowed:
             high = middle
         else:
             low = middle + 1

@@ -42,7 +42,7 @@ class Offer:
 
     `site`: where; empty: the pool's. `per_watt`: what a watt is worth there, in the same unit for all offers (g/kWh for
     least carbon); 1: power itself is made least. Offers of one type of GPU at a site share its GPUs.
-    `most_rps`: what one of them is to carry at most, whatever its profile says.
+    `keeps`: the part of the load ahead whose TTFT one of them keeps, beside what its profile says.
     """
 
     mode: Mode
@@ -50,7 +50,7 @@ class Offer:
     room: int
     site: str = ""
     per_watt: float = 1.0
-    most_rps: float = math.inf
+    keeps: float = math.inf
 
     @property
     def kind(self) -> SiteMode:
@@ -113,7 +113,7 @@ class Mix:
 
 def most_load_rps(offer: Offer, limits: Limits) -> float:
     """Returns the largest load, in requests/s, that one instance of an offer carries within the limits; 0: none."""
-    return _curve(offer.profile, limits, offer.most_rps).most_rps
+    return _curve(offer.profile, limits).most_rps
 
 
 def any_keeps(offers: Sequence[Offer], limits: Limits) -> bool:
@@ -157,8 +157,8 @@ def best_mix(
 ) -> Mix | None:
     """Returns the mix of least cost under `rps` that has capacity for `need_rps` within the limits, at the top clock.
 
-    Each site keeps the same share of room to spare. Where nothing carries it, the one that carries most. None: there
-    is nothing that keeps the limits at all.
+    Each site keeps the same share of room to spare, and as much of the load in time (`Offer.keeps`) as it gets. Where
+    nothing carries it, the one that carries most. None: there is nothing that keeps the limits at all.
     """
     sites: dict[str, list[Offer]] = {}
     for offer in offers:
@@ -172,23 +172,26 @@ def best_mix(
     short = need_rps > most_rps * (1.0 + _EPS)
     if short:
         rps, need_rps = rps * most_rps / need_rps, most_rps
-    shares = _shared(tables, rps, need_rps)
+    kept = min(1.0, math.fsum(table.keeps for table in tables))
+    shares = _shared(tables, rps, need_rps, kept)
     if shares is None:
         return None
-    parts = [part for table, units in zip(tables, shares, strict=True) for part in table.parts(units, rps, need_rps)]
+    parts = [
+        part for table, units in zip(tables, shares, strict=True) for part in table.parts(units, rps, need_rps, kept)
+    ]
     return Mix(tuple(parts), short or sum(shares) < UNITS)
 
 
-def _shared(tables: Sequence[_Table], rps: float, need_rps: float) -> list[int] | None:
+def _shared(tables: Sequence[_Table], rps: float, need_rps: float, kept: float) -> list[int] | None:
     """Returns the parts of the load of each site, by min-plus convolution; all `UNITS` of them, or as many as can be
     placed."""
-    if len(tables) == 1 and tables[0].cheapest(UNITS, rps, need_rps) is not None:
+    if len(tables) == 1 and tables[0].cheapest(UNITS, rps, need_rps, kept) is not None:
         return [UNITS]
     back = np.arange(UNITS + 1)[:, None] - np.arange(UNITS + 1)[None, :]
     total = np.where(np.arange(UNITS + 1) == 0, 0.0, np.inf)
     taken: list[Ints] = []
     for table in tables:
-        sums = np.where(back >= 0, total[np.maximum(back, 0)], np.inf) + table.costs(rps, need_rps)[None, :]
+        sums = np.where(back >= 0, total[np.maximum(back, 0)], np.inf) + table.costs(rps, need_rps, kept)[None, :]
         taken.append(np.argmin(sums, axis=1))
         total = np.min(sums, axis=1)
     reached = np.flatnonzero(np.isfinite(total))
@@ -212,8 +215,8 @@ class _Curve:
 
 
 @lru_cache(maxsize=1024)
-def _curve(profile: LoadProfile, limits: Limits, most_rps: float) -> _Curve:
-    most_rps = max(0.0, min(most_rps, float(profile.top().within(limits)[0])))
+def _curve(profile: LoadProfile, limits: Limits) -> _Curve:
+    most_rps = max(0.0, float(profile.top().within(limits)[0]))
     _, watts = _by_clock(profile, limits, np.linspace(0.0, most_rps, _LEVELS))
     return _Curve(most_rps, watts.min(axis=0), float(profile.watts.max()))
 
@@ -234,7 +237,7 @@ class _Table:
 
     def __init__(self, offers: Sequence[Offer], limits: Limits, rule: SiteRule) -> None:
         self._offers, self._limits = offers, limits
-        self._curves = [_curve(offer.profile, limits, offer.most_rps) for offer in offers]
+        self._curves = [_curve(offer.profile, limits) for offer in offers]
         counts = _layouts(tuple((offer.mode.gpu, offer.mode.tp, offer.room) for offer in offers))
         asked = np.array([[rule.asked.get(offer.mode, 0) for offer in offers]], np.int64)
         if (asked <= counts.max(axis=0)).all() and not (counts == asked).all(axis=1).any():
@@ -242,21 +245,23 @@ class _Table:
         self._counts = counts[_allowed(counts, offers, self._curves, rule)]
         self._carries = self._counts @ np.array([own.most_rps for own in self._curves])
         self.most_rps = float(self._carries.max())
+        self._keeps = self._counts @ np.minimum(1.0, [offer.keeps for offer in offers])
+        self.keeps = float(self._keeps.max())
 
-    def costs(self, rps: float, need_rps: float) -> Floats:
+    def costs(self, rps: float, need_rps: float, kept: float) -> Floats:
         """Returns the cost of 0 to `UNITS` parts of the load, (UNITS + 1,); infinite where no layout carries them."""
         shares = np.arange(UNITS + 1) / UNITS
-        found: Floats = self._costs(rps * shares, need_rps * shares).min(axis=0)
+        found: Floats = self._costs(rps * shares, need_rps * shares, kept * shares).min(axis=0)
         return found
 
-    def cheapest(self, units: int, rps: float, need_rps: float) -> int | None:
+    def cheapest(self, units: int, rps: float, need_rps: float, kept: float) -> int | None:
         """Returns the layout that carries so many parts; None: there is none."""
         share = np.array([units / UNITS])
-        costs = self._costs(rps * share, need_rps * share)[:, 0]
+        costs = self._costs(rps * share, need_rps * share, kept * share)[:, 0]
         best = int(np.argmin(costs))
         return best if np.isfinite(costs[best]) else None
 
-    def _costs(self, loads_rps: Floats, need_rps: Floats) -> Floats:
+    def _costs(self, loads_rps: Floats, need_rps: Floats, kept: Floats) -> Floats:
         """Returns the cost of each layout at each load, (layouts, loads)."""
         carries = self._carries[:, None]
         used = np.divide(loads_rps, carries, out=np.zeros((len(carries), loads_rps.size)), where=carries > 0.0)
@@ -264,10 +269,11 @@ class _Table:
         watts = np.zeros_like(used)
         for counts, curve in zip(self._counts.T, self._curves, strict=True):
             watts += counts[:, None] * np.interp(used, grid, curve.watts)
-        return np.where(carries >= need_rps * (1.0 - _EPS), watts * self._offers[0].per_watt, np.inf)
+        enough = (carries >= need_rps * (1.0 - _EPS)) & (self._keeps[:, None] >= kept * (1.0 - _EPS))
+        return np.where(enough, watts * self._offers[0].per_watt, np.inf)
 
-    def parts(self, units: int, rps: float, need_rps: float) -> list[Part]:
-        row = self.cheapest(units, rps, need_rps)
+    def parts(self, units: int, rps: float, need_rps: float, kept: float) -> list[Part]:
+        row = self.cheapest(units, rps, need_rps, kept)
         assert row is not None  # the share was found among them
         used = rps * units / UNITS / self._carries[row] if self._carries[row] else 0.0
         parts = []

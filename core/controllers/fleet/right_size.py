@@ -28,7 +28,6 @@ from core.controllers.fleet.explain import least_trusted
 from core.types import Alternative, Effects, Limits, Mode, PoolDecision, PoolKey, Rationale, Reason, ScaleTo
 
 _EPS = 1e-9
-_ANY_RPS = 1e-6
 _HOUR_S = 3600.0
 
 
@@ -147,8 +146,7 @@ class _Choice:
         self._rules = _Rules(state, obs, config)
         self._rps, self._need_rps = _load(obs, config)
         self._limits = kept_by_some(obs.offers, obs.limits)
-        ahead = config.headroom * ahead_rps(obs.rates_rps)[1]
-        self._offers = obs.offers if obs.least is None else _by_replay(obs.offers, obs.least, ahead)
+        self._offers = obs.offers if obs.least is None else _by_replay(obs.offers, obs.least)
 
     def made(self) -> tuple[RightSizeState | None, Effects]:
         if self._state is None:
@@ -248,17 +246,14 @@ def ahead_rps(rates_rps: Sequence[float]) -> tuple[float, float]:
 
 
 def _load(obs: RightSizeObservation, config: RightSizeConfig) -> tuple[float, float]:
-    """Returns the load of now, in requests/s, and what to have capacity for; bursts count where replay does not have
-    them."""
+    """Returns the load of now, in requests/s, and what to have capacity for."""
     now, ahead = ahead_rps(obs.rates_rps)
-    if obs.least is not None:
-        return now, max(config.headroom * ahead, obs.waiting / config.catch_up_s)
     return now, max(config.headroom * ahead, config.burst * max(obs.rates_rps), now + obs.waiting / config.catch_up_s)
 
 
-def _by_replay(offers: Sequence[Offer], least: Mapping[SiteMode, int], rps: float) -> tuple[Offer, ...]:
-    """Returns the offers, each carrying no more than its part of the load where as many of its kind keep TTFT."""
-    return tuple(replace(own, most_rps=max(_ANY_RPS, rps) / max(1, least.get(own.kind, 1))) for own in offers)
+def _by_replay(offers: Sequence[Offer], least: Mapping[SiteMode, int]) -> tuple[Offer, ...]:
+    """Returns the offers, each keeping its part of the load in time where as many of its kind keep all of it."""
+    return tuple(replace(own, keeps=1.0 / max(1, least.get(own.kind, 1))) for own in offers)
 
 
 def _at_site(workers: Mapping[SiteMode, int], site: str) -> dict[Mode, int]:

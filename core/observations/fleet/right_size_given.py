@@ -216,7 +216,6 @@ def observation(
     if load is not None and rates_rps and pool.came is not None and pool.came.at_s.size:
         with contextlib.suppress(UnknownConfiguration):  # then profiles say what keeps TTFT
             least = least_instances(now_s, load, left, pool.came, ahead_rps(rates_rps)[1])
-            limits = replace(limits, ttft_s=None)
     return RightSizeObservation(
         now_s, key, tuple(rates_rps), left, limits, pool.caps_w, dict(pool.standing), pool.waiting, least
     )
