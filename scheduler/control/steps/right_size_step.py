@@ -28,7 +28,7 @@ from core.observations.demand.class_arrivals import STRETCH_S
 from core.observations.fleet import right_size_given
 from core.observations.fleet.right_size_given import ClassLengths, PoolLoad, PoolNow, SeenLengths, load_rps
 from core.observations.fleet.site_room import room
-from core.observations.limits import class_limits, planned
+from core.observations.limits import class_limits
 from core.observations.recording import RecordingError, recall, record
 from core.observations.request import routing_weights
 from core.types import Effects, Mode, PoolKey, Rationale, ScaleTo
@@ -206,8 +206,8 @@ class _Fleet:
         )
 
     def _arrivals(self, load: PoolLoad, at_s: Floats, prompt_tokens: Floats) -> Arrivals:
-        """Returns the last requests of a class, with the TTFT that clocks keep of its limit."""
-        ttft_s = planned(load.classes[0].limits, self._context.knobs.clock_ttft_share, 1.0).ttft_s
+        """Returns the last requests of a class, with its limit."""
+        ttft_s = load.classes[0].limits.ttft_s
         return Arrivals(at_s, prompt_tokens, np.full(at_s.size, np.inf if ttft_s is None else ttft_s))
 
     def _room(self, own: ClassNow, taken: Mapping[tuple[str, str], int]) -> dict[SiteMode, int]:

@@ -114,12 +114,13 @@ class ServiceDemand:
     def came(self, view: FleetView) -> Arrivals:
         """Returns its last requests."""
         rows = view.came()
-        limits = np.full(self.world.cells, np.nan)
-        for cell, own in self.cell_limits.items():
-            limits[cell] = np.inf if own.ttft_s is None else own.ttft_s
-        limit_s = limits[rows[:, 2].astype(np.int64)]
-        mine = ~np.isnan(limit_s)
-        return Arrivals(rows[mine, 0], rows[mine, 1], limit_s[mine])
+        limit_s = np.full(self.world.cells, np.nan)
+        for cell, number in self._class_of_cell.items():
+            own_s = self._classes[number].limits.ttft_s
+            limit_s[cell] = np.inf if own_s is None else own_s
+        due_s = limit_s[rows[:, 2].astype(np.int64)]
+        mine = ~np.isnan(due_s)
+        return Arrivals(rows[mine, 0], rows[mine, 1], due_s[mine])
 
     def recent_rps(self, view: FleetView, span_s: float) -> float | None:
         """Returns the largest of the last stretch and of the mean over `span_s`; None: nothing was seen yet."""
