@@ -9,7 +9,9 @@ counts iterations, where gateways go by time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from core.engine.engine_model import engine_model
 from core.engine.iteration import Totals
 from core.observations.clock_given import pace_limits
 from core.observations.mode_profile import Lengths
+from core.ports import EngineLimits
 from core.simulator.kernel.driver import simulate
 from core.simulator.kernel.kernel import LOOK_S, SEGMENT_COLUMNS
 from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, Pacing, PoolSpec, load
@@ -42,12 +45,13 @@ EARLY_S = 1e-9
 
 @dataclass(frozen=True)
 class Load:
-    """Requests: when they come, their prompts and outputs, and the objective."""
+    """Requests: when they come, their prompts and outputs, the objective, and how many an engine runs at once."""
 
     arrival_s: tuple[float, ...]
     prompts: tuple[int, ...]
     outputs: tuple[int, ...]
     limits: Limits
+    seats: int = 256
 
 
 SPARSE = Load((0.0, 3.0, 3.05, 9.0), (400, 800, 300, 1500), (60, 40, 90, 20), Limits(1.0, 0.06))
@@ -57,6 +61,7 @@ CLOSE = Load(
     tuple(20 + 13 * (n * 5 % 17) for n in range(24)),
     Limits(0.6, 0.05),
 )
+FULL = Load(CLOSE.arrival_s, CLOSE.prompts, CLOSE.outputs, Limits(2.0, 0.2), seats=25)
 NO_TTFT = Load(CLOSE.arrival_s, CLOSE.prompts, CLOSE.outputs, Limits(None, 0.045))
 NO_TPOT = Load(CLOSE.arrival_s, CLOSE.prompts, CLOSE.outputs, Limits(0.4))
 
@@ -82,7 +87,7 @@ class Stretch:
 def simulated(own: Load) -> tuple[list[Stretch], np.ndarray]:
     """Returns the stretches of one simulated instance, and when each request had its first token."""
     kept = pace_limits(own.limits, Lengths(500.0, 100.0), *SHARES)  # as the policy's builder makes it of a class
-    spec = InstanceSpec("i0", *KIND[:3], TOP, engine=KIND[3], pacing=Pacing(FLOOR, STEP))
+    spec = InstanceSpec("i0", *KIND[:3], TOP, engine=KIND[3], max_sequences=own.seats, pacing=Pacing(FLOOR, STEP))
     fleet = FleetSpec((spec,), (PoolSpec("all", (0,), "least_backlog"),), cell_limits=(kept,))
     ran = simulate(fleet, load(own.arrival_s, own.prompts, own.outputs), keep_segments=100_000)
     names = SEGMENT_COLUMNS
@@ -105,6 +110,7 @@ class Gateway:
         shares = {"clock_ttft_share": SHARES[0], "clock_tpot_share": SHARES[1]}
         tuning = wire.RequestTuning(profile_step_mhz=STEP)
         self.house = House(1, route="least_backlog", deadline=True, tuning=tuning, **shares)
+        self.house.fake.engine_limits = EngineLimits(max_num_seqs=self.load.seats)
         self.house.fake.objectives = wire.LatencyLimits(self.load.limits.ttft_s, self.load.limits.tpot_s)
         self.house.publish()
         self.clock = InstanceClock(EngineCosts.of(*KIND))
@@ -181,7 +187,9 @@ def replayed(own: Load) -> list[tuple[float, float, float]]:
     return found
 
 
-@pytest.mark.parametrize("own", [SPARSE, CLOSE, NO_TTFT, NO_TPOT], ids=["sparse", "close", "no ttft", "no tpot"])
+@pytest.mark.parametrize(
+    "own", [SPARSE, CLOSE, FULL, NO_TTFT, NO_TPOT], ids=["sparse", "close", "full", "no ttft", "no tpot"]
+)
 def test_gateways_ask_for_the_clock_that_simulated_instances_have(own: Load) -> None:
     found = replayed(own)
     assert len({mhz for mhz, _, _ in found}) > 2, "or it would say nothing"
@@ -189,7 +197,16 @@ def test_gateways_ask_for_the_clock_that_simulated_instances_have(own: Load) -> 
         assert ours_s == pytest.approx(theirs_s, rel=1e-6), f"at {mhz:g} MHz"
 
 
-def test_clocks_differ_when_a_gateway_takes_limits_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = deadline_looks.pace_limits
-    monkeypatch.setattr(deadline_looks, "pace_limits", lambda limits, lengths, *_: own(limits, lengths, 0.6, 0.6))
-    assert any(ours_s != pytest.approx(theirs_s, rel=1e-6) for _, ours_s, theirs_s in replayed(CLOSE))
+@pytest.mark.parametrize(
+    ("own", "name", "changed"),
+    [
+        (CLOSE, "pace_limits", lambda own: lambda limits, lengths, *_: own(limits, lengths, 0.6, 0.6)),
+        (FULL, "pressed_s", lambda own: lambda limit_s, spare: limit_s),
+    ],
+    ids=["limits", "pressure"],
+)
+def test_clocks_differ_when_a_gateway_sees_it_otherwise(
+    own: Load, name: str, changed: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadline_looks, name, changed(getattr(deadline_looks, name)))
+    assert any(ours_s != pytest.approx(theirs_s, rel=1e-6) for _, ours_s, theirs_s in replayed(own))

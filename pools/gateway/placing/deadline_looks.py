@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from core.algorithms.clock.deadline_clock import MOST_PROMPTS, NO_SLACK_S, PROMPT
+from core.algorithms.clock.deadline_clock import MOST_PROMPTS, NO_SLACK_S, PROMPT, pressed_s
 from core.controllers.clock import deadline_clock
 from core.controllers.clock.deadline_clock import DeadlineConfig, DeadlineObservation, DeadlineState
 from core.engine.compiled_model import F_MAX, model_row
@@ -105,7 +105,7 @@ def observe(service: Service, instance: Instance, kv_tokens: int, now_s: float) 
 
     A prompt whose first byte has not come waits in whole: chunks that are done with are not seen from here. What others
     have sent is seen in the agent's report alone, as answers without a limit; those who sent it ask for their own. An
-    instance with nothing of this gateway has nothing to do.
+    instance with nothing of this gateway has nothing to do. Where cache or batch are nearly full answers are hurried.
 
     Args:
         kv_tokens: That its cache holds.
@@ -129,10 +129,12 @@ def observe(service: Service, instance: Instance, kv_tokens: int, now_s: float) 
         context += (call.prompt_tokens or 1) + generated
         slack_s = min(slack_s, _ahead_s(slot, generated, pace.tpot_s, now_s))
     if slots:
-        reported = instance.state.running or 0
-        waiting = instance.state.waiting or 0
-        decodes += max(0, min(reported, reported + waiting - len(slots)))
-        context = max(context, int((instance.state.kv_usage or 0.0) * kv_tokens) if decodes else 0)
+        state, limits = instance.state, instance.state.engine_limits or EngineLimits()
+        reported, used = state.running or 0, state.kv_usage or 0.0
+        spare = 1.0 - max(used, (context - decodes) / kv_tokens)
+        decodes += max(0, min(reported, reported + (state.waiting or 0) - len(slots)))
+        context = max(context, int(used * kv_tokens)) if decodes else 0
+        tpot_s = pressed_s(tpot_s, min(spare, 1.0 - decodes / limits.max_num_seqs))
     return DeadlineObservation(now_s, instance.uid, _rows(prompts), decodes, context, slack_s, tpot_s)
 
 
