@@ -81,12 +81,12 @@ def promise(
 
 def _run(chosen: Sequence[Case], workers: int, fresh: bool) -> Kept:
     """Runs what is not known of these rows. Raises TraceError, ScenarioError."""
-    from core.simulator.lab.promise import POLICIES, found_of, job_of, loads_of, too_many
+    from core.simulator.lab.promise import POLICIES, found_of, job_of, left_out, loads_of
     from core.simulator.lab.store import Store
     from greenserve import lab_runs
 
     loads = {case: loads_of(case) for case in chosen}
-    skipped = {(case, policy): too_many(policy, loads[case]) for case in chosen for policy in POLICIES}
+    skipped = {(case, policy): left_out(case, policy, loads[case]) for case in chosen for policy in POLICIES}
     jobs = {place: job_of(*place) for place, words in skipped.items() if not words}
     store, doing = Store(env.read().var_dir / "lab"), partial(lab_runs.here, workers=workers)
     figures, failed = lab_runs.done(list(jobs.values()), store, fresh, doing)
@@ -95,8 +95,8 @@ def _run(chosen: Sequence[Case], workers: int, fresh: bool) -> Kept:
         mine = {policy: jobs[case, policy] for policy in POLICIES if (case, policy) in jobs}
         results = {policy: figures[job] for policy, job in mine.items() if job in figures}
         wrong = {policy: failed[job] for policy, job in mine.items() if job in failed}
-        left_out = {policy: words for policy in POLICIES if (words := skipped[case, policy])}
-        found[case.name] = found_of(loads[case], results, {**left_out, **wrong})
+        wrong |= {policy: words for policy in POLICIES if (words := skipped[case, policy])}
+        found[case.name] = found_of(loads[case], results, wrong)
     return found
 
 

@@ -29,6 +29,7 @@ RARE = ("night", "step", "spikes", "heaps", "long-among-short", "wrong-lengths",
 KEEPS, YARDSTICK_KEEPS = 0.99, 0.995  # of requests in time
 # More requests than these are minutes or hours of computing: these policies judge each request against a projection.
 MOST_REQUESTS = {"throttllem": 50_000, "dynaserve": 100_000}
+NEED_E2E = ("throttllem",)  # without one it slows down until nothing is in time
 
 _HOUR = "azure-conv-12xh100"
 _FIRST_HOUR = ("workload.requests=null", "workload.duration_s=3600")
@@ -94,10 +95,15 @@ def loads_of(case: Case) -> dict[str, float]:
     return {_COUNT: float(count), _RATE: count / last_s if last_s else math.nan}
 
 
-def too_many(policy: str, load: Mapping[str, float]) -> str:
-    """Says why a policy is not run on so many requests; empty: it is."""
+def left_out(case: Case, policy: str, load: Mapping[str, float]) -> str:
+    """Says why a policy is not run on a row of this load; empty: it is. Raises ScenarioError."""
     most = MOST_REQUESTS.get(policy, math.inf)
-    return f"not run on more than {most:,} requests, which takes it long" if load[_COUNT] > most else ""
+    if load[_COUNT] > most:
+        return f"not run on more than {most:,} requests, which takes it long"
+    classes = [own for service in read_scenario(case.file, case.settings).services for own in service.classes]
+    if policy in NEED_E2E and all(own.slo.e2e_s is None for own in classes):
+        return "not run: its clock goes by an objective of E2E latency, and the scenario has none"
+    return ""
 
 
 def job_of(case: Case, policy: str) -> SimulationJob:
@@ -167,8 +173,12 @@ def written(kept: Mapping[str, Found]) -> str:
         f"not keep {yardstick}: there the fleet is small for the load."
     )
     lines = [_line(own.head), f"|{'---|' * len(own.head)}", *(_line(row) for row in own.rows)]
-    why = [f"- `{policy}`, {name}: {words}" for name, found in kept.items() for policy, words in found.failed.items()]
-    return "\n".join([about, "", *lines, *(["", *why] if why else [])]) + "\n"
+    why: dict[tuple[str, str], list[str]] = {}
+    for name, found in kept.items():
+        for policy, words in found.failed.items():
+            why.setdefault((policy, words), []).append(name)
+    reasons = [f"- `{policy}` ({'; '.join(names)}): {words}" for (policy, words), names in why.items()]
+    return "\n".join([about, "", *lines, *(["", *reasons] if reasons else [])]) + "\n"
 
 
 def _line(cells: Sequence[str]) -> str:

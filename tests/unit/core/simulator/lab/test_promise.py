@@ -12,7 +12,7 @@ import pytest
 from core.policy.presets import PRESETS
 from core.simulator.lab import promise
 from core.simulator.lab.experiment import CONVERSATION
-from core.simulator.lab.promise import Case, PromiseError, cases, chosen, found_of, put_into, table, too_many, written
+from core.simulator.lab.promise import Case, PromiseError, cases, chosen, found_of, left_out, put_into, table, written
 from core.simulator.scenario.scenario import policy_of, read_scenario
 from core.simulator.workload.public_traces import PUBLIC_TRACES, PublicTrace
 
@@ -80,8 +80,15 @@ def test_rows_are_chosen_by_their_scenarios() -> None:
 
 
 def test_policies_that_judge_each_request_are_not_run_on_many() -> None:
-    assert too_many("throttllem", {"requests": 50_001.0}).startswith("not run on more than 50,000 requests")
-    assert too_many("throttllem", {"requests": 50_000.0}) == too_many("greenserve", {"requests": 1e9}) == ""
+    own, few, many = Case("busy", "step"), {"requests": 100_000.0}, {"requests": 100_001.0}
+    assert left_out(own, "dynaserve", many).startswith("not run on more than 100,000 requests")
+    assert left_out(own, "dynaserve", few) == left_out(own, "greenserve", many) == ""
+
+
+def test_a_policy_that_goes_by_e2e_latency_is_run_where_there_is_an_objective_of_it() -> None:
+    load = {"requests": 9.0}
+    assert "the scenario has none" in left_out(Case("night", "night"), "throttllem", load)
+    assert left_out(Case("night", "night", ("slo.e2e_s=30",)), "throttllem", load) == ""
 
 
 def test_the_least_energy_of_those_that_keep_the_objectives_is_bold_and_less_is_not() -> None:
@@ -105,7 +112,7 @@ def test_the_least_energy_of_those_that_keep_the_objectives_is_bold_and_less_is_
     assert cells["`greenserve`"] == "**1,234 (99.00)**"
     assert cells["`dynamollm`"] == "2,000 (99.50)"
     assert cells["`freesh`"] == cells["`muserve`"] == cells["does not hold"] == "-"
-    assert "- `muserve`, night: no room" in written({"night": found})
+    assert "\n- `muserve` (night; day): no room\n" in written({"night": found, "day": found})
 
 
 def test_a_row_names_ours_and_the_yardstick_where_they_do_not_keep_what_is_promised() -> None:
