@@ -46,10 +46,8 @@ def test_table_is_written_into_the_page_and_checked_against_its_kept_figures(tin
     assert text.endswith("\n\nMore.\n")
     (night,) = [line for line in text.splitlines() if line.startswith("| night |")]
     assert "(100.00)" in night
-    assert (
-        "- `multi_pool` (night; azure-conv-12xh100, generated; azure-conv-12xh100, generated, 17 times): classes: multi_pool needs at least two request classes"
-        in text
-    )
+    assert "- `multi_pool` (night; azure-conv-12xh100, generated; azure-conv-12xh100, generated, 17 times): " in text
+    assert "multi_pool needs at least two request classes" in text
     assert "| azure-conv-12xh100, generated, 17 times |" in text
     assert invoke("--check", "--page", page).exit_code == 0
 
