@@ -101,6 +101,7 @@ class RightSizeTuning:
     min_saving: float = setting(0.03, "share of the cost that a change must save", least=0.0, below=1.0)
     mode_saving: float = setting(0.1, "share that another GPU type or TP degree must save", least=0.0, below=1.0)
     catch_up_s: float = setting(30.0, "time in which waiting work is to be caught up with", above=0.0)
+    replay: bool = setting(True, "counts also keep TTFT for the last requests if these came again")
 
 
 @dataclass(frozen=True, slots=True)

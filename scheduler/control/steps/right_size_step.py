@@ -59,9 +59,7 @@ def scale(turn: LoopTurn) -> Result:
     look_s = context.tuning.right_size.look_s
     stretches = recent_load.stretches(turn, seen, {own.request_class.name: own for own in classes}, look_s)
     waiting = recent_load.waiting(turn)
-    came_last = recorded_demand.came_last(
-        context.service.name, [own.request_class.name for own in classes], recent_load.known_until_s(turn)
-    )
+    came_last = _came_last(turn, [own.request_class.name for own in classes])
     came = seen.recent(look_s, [own.request_class for own in classes])
     declared_rps = _declared_rps(seen, classes)
     fleet = _Fleet(context, pools)
@@ -78,7 +76,7 @@ def scale(turn: LoopTurn) -> Result:
         )
         rates_rps = load_rps(_since_begun(seen, stretches[name], recent_load.known_until_s(turn)), declared_rps[name])
         pool = fleet.load(own, lengths)
-        obs = fleet.observed(own, pool, rates_rps, waiting.get(name, 0), came_last[name])
+        obs = fleet.observed(own, pool, rates_rps, waiting.get(name, 0), came_last.get(name))
         present = _as_it_is(_recalled(known.get("state"), RightSizeState), fleet.asked(name))
         state, effects = asking.step(right_size.step, present, obs, config)
         fleet.take(state, obs.offers)
@@ -90,6 +88,19 @@ def scale(turn: LoopTurn) -> Result:
         effects_by_class.append(effects)
     state_then = {"classes": stored, service_policy.WEIGHTS: to_json(weights)}
     return _answer(pools, effects_by_class, state_then)
+
+
+def _came_last(turn: LoopTurn, classes: Sequence[str]) -> dict[str, tuple[Floats, Floats]]:
+    """Returns the last requests of each class; none of any where counts do not go by them."""
+    if not turn.context.tuning.right_size.replay:
+        return {}
+    return recorded_demand.came_last(turn.context.service.name, classes, recent_load.known_until_s(turn))
+
+
+def _arrivals(load: PoolLoad, at_s: Floats, prompt_tokens: Floats) -> Arrivals:
+    """Returns the last requests of a class, with its limit."""
+    ttft_s = load.classes[0].limits.ttft_s
+    return Arrivals(at_s, prompt_tokens, np.full(at_s.size, np.inf if ttft_s is None else ttft_s))
 
 
 def _declared_rps(seen: DemandWindow, classes: Sequence[ClassNow]) -> dict[str, float]:
@@ -189,7 +200,7 @@ class _Fleet:
         load: PoolLoad,
         rates_rps: tuple[float, ...],
         waiting: int,
-        came: tuple[Floats, Floats],
+        came: tuple[Floats, Floats] | None,
     ) -> RightSizeObservation:
         name, knobs = own.request_class.name, self._context.knobs
         kinds = right_size_given.offers(load, self._room(own, {}), self._per_watt)
@@ -199,16 +210,11 @@ class _Fleet:
             right_size_given.caps_w(self._sites, self._drawn_w),
             self._standing.get(name, {}),
             waiting,
-            self._arrivals(load, *came),
+            None if came is None else _arrivals(load, *came),
         )
         return right_size_given.observation(
             self._context.now.timestamp(), PoolKey("", name), rates_rps, kinds, limits, pool, load
         )
-
-    def _arrivals(self, load: PoolLoad, at_s: Floats, prompt_tokens: Floats) -> Arrivals:
-        """Returns the last requests of a class, with its limit."""
-        ttft_s = load.classes[0].limits.ttft_s
-        return Arrivals(at_s, prompt_tokens, np.full(at_s.size, np.inf if ttft_s is None else ttft_s))
 
     def _room(self, own: ClassNow, taken: Mapping[tuple[str, str], int]) -> dict[SiteMode, int]:
         """Counts the instances of each kind that the nodes have room for; other classes took GPUs from the smallest."""

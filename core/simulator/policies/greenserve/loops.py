@@ -164,7 +164,7 @@ class Greenserve:
             self._caps_w(own, view),
             own.standing(view),
             int(view.waiting[mine].sum() + view.unplaced[own.number : own.number + 1].sum()),
-            d.came(view),
+            d.came(view) if self.config.replay else None,
         )
         limits = d.load.planned(own.offers, *self.config.plan_shares)
         obs = observation(view.now_s, d.key, rates_rps, own.offers, limits, pool, d.load)
