@@ -69,7 +69,7 @@ class InstanceClock:
         self._state: DeadlineState | None = None
         self._key: tuple[object, ...] = ()
         self._config: DeadlineConfig | None = None
-        self._rests_by: DeadlineConfig | None = None  # nothing was there at the last look, which went by this
+        self._idle_by: DeadlineConfig | None = None  # nothing was there at the last look, which went by this
 
     @property
     def mhz(self) -> float | None:
@@ -79,9 +79,9 @@ class InstanceClock:
     def look(self, service: Service, instance: Instance, now_s: float) -> Effects | None:
         """Makes one look; None: nothing was to be done before, and nothing is now. `now_s` is monotonic."""
         config = self._config_of(service, instance)
-        if not instance.slots and self._rests_by is config:
+        if not instance.slots and self._idle_by is config:
             return None
-        self._rests_by = None if instance.slots else config
+        self._idle_by = None if instance.slots else config
         seen = observe(service, instance, self.costs.kv_tokens, now_s)
         self._state, effects = deadline_clock.step(self._state, seen, config)
         return effects
