@@ -301,7 +301,9 @@ def test_greenserve_gives_back_what_the_load_does_not_need_and_no_request_fails(
     since = demo.follow("greenserve")
     demo.seen("a smaller fleet", COMMANDED + " AND reason = 'slack'", since, "scale", '[{"type": "ScaleTo"}]')
     smaller = datetime.now(UTC)
-    demo.seen("clocks for what is there", CLOCKS + " AND summary LIKE 'The lowest clock that keeps%%'", smaller, least=5)
+    demo.seen(
+        "clocks for what is there", CLOCKS + " AND summary LIKE 'The lowest clock that keeps%%'", smaller, least=5
+    )
     demo.seen("a clock at the floor", CLOCKS + " AND summary LIKE 'Nothing is to be done%%'", since)
     demo.seen("requests served", SERVED + " AND route_reason = 'least backlog'", smaller, least=20)
     assert not demo.rows(FAILED, since)

@@ -20,7 +20,7 @@ from core.simulator.lab.measures import Results
 Seeds = Sequence[int | None]  # None: the whole hour
 SEEDS: Seeds = tuple(range(1, 6))
 HOUR: Seeds = (None,)
-_T_95 = 2.776  # Student's t of five values, 95 % on both sides
+_T_95 = {5: 2.776, 10: 2.262}  # Student's t by the number of values, 95 % on both sides
 _STRETCH = "workload.duration_s=600"
 _PLAIN = "order: fcfs, chunk_tokens: 0"  # queues as every engine has them
 _BY_PROFILE = "clock: profile, clock_floor: voltage, clock_tpot_share: 0.75"
@@ -78,7 +78,9 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Estimate:
-        return cls(fmean(values), _T_95 * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None)
+        return cls(
+            fmean(values), _T_95[len(values)] * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+        )
 
     def __str__(self) -> str:
         return f"{self.mean:.1f}" if self.half is None else f"{self.mean:.1f} ± {self.half:.1f}"
