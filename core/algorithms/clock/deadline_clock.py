@@ -25,7 +25,8 @@ Ints = NDArray[np.int64]
 MOST_PROMPTS = 64  # that are looked at: those behind them wait for longer than until the next look
 MOST_ITERATIONS = 512  # that are walked through: beyond, the top clock it is
 CATCH_UP = 32  # tokens within which answers that are behind are to be back in time
-SPARE = 0.3  # share of the room below which answers are hurried
+SPARE_CACHE = 0.6  # share of a cache that is free, below which answers are hurried: those that are there grow, too
+SPARE_SEATS = 0.3  # the same of the places in a batch
 NO_SLACK_S = 1e9  # where no answer is under way
 
 PROMPT = np.dtype(
@@ -38,13 +39,15 @@ PROMPT = np.dtype(
 
 
 @compiled
-def pressed_s(limit_s: float, spare: float) -> float:
-    """Returns the time between tokens to keep where a cache, or a batch, has only a share `spare` of its room left.
+def pressed_s(limit_s: float, cache: float, seats: float) -> float:
+    """Returns the time between tokens to keep where shares `cache` of the cache and `seats` of the places in the batch
+    are taken.
 
-    Slower answers stay for longer, so that the slowest pace that a limit allows fills a small cache. From `SPARE` on
-    the pace goes up, to the top clock where nothing is left.
+    Slower answers stay for longer, so that the slowest pace that a limit allows fills a small cache. Where less than
+    `SPARE_CACHE` or `SPARE_SEATS` is free the pace goes up, to the top clock where nothing is left.
     """
-    return float(limit_s * min(1.0, max(0.0, spare) / SPARE))
+    free = min((1.0 - cache) / SPARE_CACHE, (1.0 - seats) / SPARE_SEATS)
+    return float(limit_s * min(1.0, max(0.0, free)))
 
 
 @compiled
@@ -61,7 +64,7 @@ def in_time(
     chunk: int,
     seats: int,
 ) -> bool:
-    """Says whether at a clock all waiting prompts and all answers keep their limits; see `lowest_mhz`."""
+    """Says whether at a clock all waiting prompts, (prompts,), and all answers keep their limits; see `lowest_mhz`."""
     n = prompts.shape[0]
     left, done = prompts["left"].copy(), prompts["done"].copy()
     first, batch, kv, fresh, at_s = 0, decodes, context, 0, 0.0
@@ -107,7 +110,10 @@ def in_time(
 
 @compiled
 def answers_in_time(c: Floats, mhz: float, decodes: int, context: int, slack_s: float, tpot_s: float) -> bool:
-    """Says whether answers keep their mean where no prompt waits; those behind it catch up within `CATCH_UP` tokens."""
+    """Says whether answers keep their mean where no prompt waits; those behind it catch up within `CATCH_UP` tokens.
+
+    `c` has the costs, shape (costs,).
+    """
     behind_s = min(0.0, slack_s) / CATCH_UP
     ahead = float(context + decodes * CATCH_UP)
     return bool(iteration(c, mhz, 0.0, 0.0, 0.0, 0.0, float(decodes), ahead)[0] <= tpot_s + behind_s)

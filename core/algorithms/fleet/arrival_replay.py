@@ -61,7 +61,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What runs beside the prompts of a pool, on all its instances together.
+    """The load of a pool beside its prompts, on all its instances together.
 
     `decodes`: answers under way. `context_tokens`: of each, in the cache. `chunk_tokens`: of one prompt in an iteration
     at most. `iteration_s`: the longest that is under way when a request comes.

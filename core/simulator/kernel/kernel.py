@@ -608,7 +608,7 @@ def paced_mhz(s: FleetArrays, i: int, decodes: int, context: int, now_s: float) 
         tpot_s = min(tpot_s, s.cell_limit[s.req[r].cell, 1])
         n = prompt_ahead(s, r, n)
         r = s.req[r].next
-    spare = 1.0 - max(s.eng[i].kv_used / s.eng[i].capacity, s.eng[i].running / s.eng[i].max_sequences)
+    cache, seats = s.eng[i].kv_used / s.eng[i].capacity, s.eng[i].running / s.eng[i].max_sequences
     return lowest_mhz(
         s.cost[i],
         s.eng[i].floor_mhz,
@@ -617,7 +617,7 @@ def paced_mhz(s: FleetArrays, i: int, decodes: int, context: int, now_s: float) 
         decodes,
         context,
         slack_s,
-        pressed_s(tpot_s, spare),
+        pressed_s(tpot_s, cache, seats),
         now_s,
         s.eng[i].budget,
         s.eng[i].chunk_tokens,

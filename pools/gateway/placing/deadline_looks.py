@@ -131,10 +131,10 @@ def observe(service: Service, instance: Instance, kv_tokens: int, now_s: float) 
     if slots:
         state, limits = instance.state, instance.state.engine_limits or EngineLimits()
         reported, used = state.running or 0, state.kv_usage or 0.0
-        spare = 1.0 - max(used, (context - decodes) / kv_tokens)
+        cache = max(used, (context - decodes) / kv_tokens)
         decodes += max(0, min(reported, reported + (state.waiting or 0) - len(slots)))
         context = max(context, int(used * kv_tokens)) if decodes else 0
-        tpot_s = pressed_s(tpot_s, min(spare, 1.0 - decodes / limits.max_num_seqs))
+        tpot_s = pressed_s(tpot_s, cache, decodes / limits.max_num_seqs)
     return DeadlineObservation(now_s, instance.uid, _rows(prompts), decodes, context, slack_s, tpot_s)
 
 

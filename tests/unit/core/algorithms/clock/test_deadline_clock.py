@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.algorithms.clock.deadline_clock import CATCH_UP, NO_SLACK_S, PROMPT, SPARE, lowest_mhz, pressed_s
+from core.algorithms.clock.deadline_clock import (
+    CATCH_UP,
+    NO_SLACK_S,
+    PROMPT,
+    SPARE_CACHE,
+    SPARE_SEATS,
+    lowest_mhz,
+    pressed_s,
+)
 from core.engine.compiled_model import iteration, model_row
 from core.engine.engine_model import engine_model
 from tests.unit.laws import examples
@@ -106,6 +114,16 @@ def test_the_clock_keeps_the_limits_and_the_next_lower_one_does_not(waiting, dec
         assert not keeps(CLOCKS[CLOCKS.index(mhz) - 1], *given_)
 
 
-@pytest.mark.parametrize(("spare", "share"), [(1.0, 1.0), (SPARE, 1.0), (SPARE / 2, 0.5), (0.0, 0.0), (-0.1, 0.0)])
-def test_answers_are_hurried_as_the_room_shrinks(spare, share):
-    assert pressed_s(0.1, spare) == pytest.approx(0.1 * share)
+@pytest.mark.parametrize(
+    ("cache", "seats", "share"),
+    [
+        (0.0, 0.0, 1.0),
+        (1.0 - SPARE_CACHE, 1.0 - SPARE_SEATS, 1.0),
+        (1.0 - SPARE_CACHE / 2, 0.0, 0.5),
+        (0.0, 1.0 - SPARE_SEATS / 2, 0.5),
+        (1.0, 0.0, 0.0),
+        (1.1, 0.0, 0.0),
+    ],
+)
+def test_answers_are_hurried_as_the_room_shrinks(cache, seats, share):
+    assert pressed_s(0.1, cache, seats) == pytest.approx(0.1 * share)
