@@ -23,7 +23,7 @@ A100 = GPUS["A100-80GB"]
         ("freesh", Limits(None, 0.05, 10.0), Limits(1.6, 0.05, 10.0)),
         ("muserve", Limits(), SLO),
         ("dynamollm", Limits(0.4, 0.1), Limits(0.45 * 0.4, 0.9 * 0.1, 0.9 * 60.0)),  # shares of the class's own
-        ("greenserve", Limits(), Limits(0.95 * 2.0, 0.95 * 0.1, 0.95 * 60.0)),
+        ("greenserve", Limits(), Limits(0.7 * 2.0, 0.95 * 0.1, 0.95 * 60.0)),
     ],
 )
 def test_clocks_act_at_shares_of_limits_or_at_thresholds(name: str, own: Limits, expected: Limits) -> None:

@@ -78,7 +78,7 @@ def test_instances_are_paced_by_deadlines_down_to_the_floor(knobs, floor_mhz):
     found = world({"east": 48}, limits=LIMITS, rps=2.0)
     plan = build(read_policy({"name": "greenserve", **knobs}), found)
     assert {member.spec.pacing.floor_mhz for member in plan.members} == {floor_mhz}
-    assert set(plan.cell_limits) == {Limits(0.95 * 0.25, 0.95 * 0.1)}
+    assert set(plan.cell_limits) == {Limits(0.7 * 0.25, 0.95 * 0.1)}
     assert [control.name for control in plan.controls] == ["scale"]
 
 

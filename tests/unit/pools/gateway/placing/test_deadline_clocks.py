@@ -268,16 +268,16 @@ async def test_what_others_have_sent_is_in_the_batch_when_the_agent_reports_more
     await paced.house.clear()
 
 
-@pytest.mark.parametrize(("full", "share"), [(0.7, 1.0), (0.85, 0.5), (1.0, 0.0)])
-async def test_answers_are_hurried_when_the_cache_or_the_batch_is_nearly_full(
-    paced: Paced, full: float, share: float
+@pytest.mark.parametrize(("cache", "seats", "share"), [(0.4, 0.7, 1.0), (0.7, 0.85, 0.5), (1.0, 1.0, 0.0)])
+async def test_answers_are_hurried_when_the_cache_fills_or_the_batch_is_nearly_full(
+    paced: Paced, cache: float, seats: float, share: float
 ) -> None:
     paced.house.fake.engine_limits = EngineLimits(max_num_seqs=20)
     paced.limited(tpot_s=0.2)
     await paced.come()
-    paced.report(kv_usage=full)
+    paced.report(kv_usage=cache)
     assert paced.seen().tpot_s == pytest.approx(0.2 * share)
-    paced.report(kv_usage=0.0, running=int(20 * full) + 1)
+    paced.report(kv_usage=0.0, running=int(20 * seats) + 1)
     assert paced.seen().tpot_s == pytest.approx(0.2 * share)
     await paced.house.clear()
 
