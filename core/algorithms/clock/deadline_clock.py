@@ -20,7 +20,6 @@ from core.compiled import compiled
 from core.engine.compiled_model import F_MAX, iteration
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MOST_PROMPTS = 64  # that are looked at: those behind them wait for longer than until the next look
 MOST_ITERATIONS = 512  # that are walked through: beyond, the top clock it is
@@ -147,11 +146,11 @@ def lowest_mhz(
         tpot_s: The strictest limit on the time between tokens of all of them.
         budget, chunk, seats: Tokens of an iteration, those of one prompt, and requests at a time, at most.
     """
+    if decodes + prompts.shape[0] == 0:
+        return float(floor_mhz)
     top = c[F_MAX]
     steps = int(np.ceil((top - floor_mhz) / step_mhz - 1e-9))
     low, high = 0, steps
-    if decodes + prompts.shape[0] == 0:
-        high = 0
     while low < high:
         middle = (low + high) // 2
         mhz = max(floor_mhz, top - (steps - middle) * step_mhz)

@@ -192,16 +192,14 @@ def arrivals(service: Service, now: datetime, period_s: float) -> DemandWindow:
     return DemandWindow(start_s, ranges, np.concatenate([came, under_way]), declared_load(service, now, period_s))
 
 
-def came_last(service: str, classes: Sequence[str], until_s: float) -> dict[str, tuple[Floats, Floats]]:
-    """Reads the last requests of each class on record: when they came, in Unix seconds, and their prompt tokens, both
-    (requests,). Those that have not ended, or that gateways put into other classes, are missing.
+def came_last(service: str, until_s: float) -> dict[str, tuple[Floats, Floats]]:
+    """Reads the last requests of each class that has any on record: when they came, in Unix seconds, and their prompt
+    tokens, both (requests,). Those that have not ended are missing.
     """
     start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (until_s - MEMORY_S, until_s))
     with connection.cursor() as cursor:
         cursor.execute(CAME_LAST_SQL, {"service": service, "start": start, "end": end, "most": MOST_SEEN})
-        rows = {name: (np.array(at_s), np.array(tokens, np.float64)) for name, at_s, tokens in cursor.fetchall()}
-    nobody = np.zeros(0), np.zeros(0)
-    return {name: rows.get(name, nobody) for name in classes}
+        return {name: (np.array(at_s), np.array(tokens, np.float64)) for name, at_s, tokens in cursor.fetchall()}
 
 
 def _under_way(service: Service, start_s: float, stretches: int) -> tuple[list[LengthRange], NDArray[np.float64]]:

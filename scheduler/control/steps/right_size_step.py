@@ -59,7 +59,7 @@ def scale(turn: LoopTurn) -> Result:
     look_s = context.tuning.right_size.look_s
     stretches = recent_load.stretches(turn, seen, {own.request_class.name: own for own in classes}, look_s)
     waiting = recent_load.waiting(turn)
-    came_last = _came_last(turn, [own.request_class.name for own in classes])
+    came_last = _came_last(turn)
     came = seen.recent(look_s, [own.request_class for own in classes])
     declared_rps = _declared_rps(seen, classes)
     fleet = _Fleet(context, pools)
@@ -90,11 +90,11 @@ def scale(turn: LoopTurn) -> Result:
     return _answer(pools, effects_by_class, state_then)
 
 
-def _came_last(turn: LoopTurn, classes: Sequence[str]) -> dict[str, tuple[Floats, Floats]]:
-    """Returns the last requests of each class; none of any where counts do not go by them."""
+def _came_last(turn: LoopTurn) -> dict[str, tuple[Floats, Floats]]:
+    """Returns the last requests of each class that has any; none of any where counts do not go by them."""
     if not turn.context.tuning.right_size.replay:
         return {}
-    return recorded_demand.came_last(turn.context.service.name, classes, recent_load.known_until_s(turn))
+    return recorded_demand.came_last(turn.context.service.name, recent_load.known_until_s(turn))
 
 
 def _arrivals(load: PoolLoad, at_s: Floats, prompt_tokens: Floats) -> Arrivals:
