@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.compiled import compiled
-from core.engine.compiled_model import F_MAX, iteration
+from core.engine.compiled_model import F_MAX, F_V, iteration
 
 Floats = NDArray[np.float64]
 
 MOST_PROMPTS = 64  # that are looked at: those behind them wait for longer than until the next look
 MOST_ITERATIONS = 512  # that are walked through: beyond, the top clock it is
 CATCH_UP = 32  # tokens within which answers that are behind are to be back in time
-SPARE_CACHE = 0.6  # share of a cache that is free, below which answers are hurried: those that are there grow, too
-SPARE_SEATS = 0.3  # the same of the places in a batch
+SPARE = 0.6  # share of a cache, or of the places in a batch, that is free, below which answers are hurried
+DEVIATIONS = 2.33  # as core.engine.steady_state.SPARE_DEVIATIONS; compiled code has its own
 NO_SLACK_S = 1e9  # where no answer is under way
 
 PROMPT = np.dtype(
@@ -38,15 +38,16 @@ PROMPT = np.dtype(
 
 
 @compiled
-def pressed_s(limit_s: float, cache: float, seats: float) -> float:
-    """Returns the time between tokens to keep where shares `cache` of the cache and `seats` of the places in the batch
-    are taken.
+def left_of_limits(cache: float, seats: float, answers: int) -> float:
+    """Returns the share of its limits that an answer may use where shares `cache` of the cache and `seats` of the
+    places in the batch are taken, by so many answers.
 
-    Slower answers stay for longer, so that the slowest pace that a limit allows fills a small cache. Where less than
-    `SPARE_CACHE` or `SPARE_SEATS` is free the pace goes up, to the top clock where nothing is left.
+    Slower answers stay for longer, so that the slowest pace that a limit allows fills a cache or a batch. Where less
+    than `SPARE` is free the pace goes up, to the top clock where no more is free than chance takes: the number of
+    answers under way varies by its root, and plans leave `DEVIATIONS` times that.
     """
-    free = min((1.0 - cache) / SPARE_CACHE, (1.0 - seats) / SPARE_SEATS)
-    return float(limit_s * min(1.0, max(0.0, free)))
+    taken = max(cache, seats) * (1.0 + DEVIATIONS / np.sqrt(max(1.0, float(answers))))
+    return float(min(1.0, max(0.0, (1.0 - taken) / SPARE)))
 
 
 @compiled
@@ -163,3 +164,42 @@ def lowest_mhz(
         else:
             low = middle + 1
     return float(max(floor_mhz, top - (steps - low) * step_mhz))
+
+
+@compiled
+def hurried_mhz(
+    c: Floats,
+    mhz: float,
+    floor_mhz: float,
+    step_mhz: float,
+    prompts: Any,
+    decodes: int,
+    context: int,
+    slack_s: float,
+    tpot_s: float,
+    now_s: float,
+    budget: int,
+    chunk: int,
+    seats: int,
+    share: float,
+) -> float:
+    """Returns the clock, in MHz, where answers may use a share of their limits (`left_of_limits`), for one that is
+    needed anyway.
+
+    Answers are hurried as far as clocks cost next to nothing, which is up to where the voltage begins to rise: an
+    answer that takes less time there also leaves room sooner. Only where nothing is left of the limits it is the top.
+
+    Args:
+        mhz: The clock that the whole limits need (`lowest_mhz`, which has the other arguments).
+    """
+    if share >= 1.0 or decodes == 0:
+        return float(mhz)
+    top = c[F_MAX]
+    if share <= 0.0:
+        return float(top)
+    knee = max(floor_mhz, top - np.ceil(max(0.0, top - c[F_V]) / step_mhz - 1e-9) * step_mhz)
+    if mhz >= knee:
+        return float(mhz)
+    least_s, pace_s = min(slack_s, share * slack_s), share * tpot_s
+    wanted = lowest_mhz(c, floor_mhz, step_mhz, prompts, decodes, context, least_s, pace_s, now_s, budget, chunk, seats)
+    return float(max(mhz, min(wanted, knee)))

@@ -2,9 +2,10 @@
 
 A plan by rates keeps what a steady load needs. What breaks a promise on a small fleet is that prompts of very different
 lengths come in heaps, which no rate and no mean length tells. Here the arrivals just seen come again, as near to each
-other as the load ahead has it, each at the instance whose prompts are done with first; one after the other, at the top
-clock. A request is late when its first token would be. So a burst that came counts for as long as it is remembered, and
-nothing is assumed of what bursts are like.
+other as the load ahead has it, each at the instance whose prompts are done with first, at the top clock. Prompts that
+wait there are taken in together, beside the answers of those that came before. A request is late when its first token
+would be, or where so many answers are under way that tokens come too slowly. So a burst that came counts for as long as
+it is remembered, and nothing is assumed of what bursts are like.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Floats = NDArray[np.float64]
 MOST_SEEN = 8192  # arrivals that are looked at: hours of a small service, a minute of a large one
 PEAK_S = 30.0  # over which a load is one: about what a ready server takes to start
 LULL_S = 600.0
-GRID_PER_E = 4.0  # prompt lengths at which the prefill is timed, for a factor of e
+TOKENS = 2.0 ** np.arange(0.0, 20.5, 0.5)  # at which a prefill is timed, as far as the longest prompt
+ANSWERS = 9  # numbers of answers beside it at which it is timed
+PHASE = (5.0**0.5 - 1.0) / 2.0  # of one request after the other in the iteration that is under way: spread evenly
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,91 +64,183 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """The load of a pool beside its prompts, on all its instances together.
+    """What a pool's engines do with the requests that come.
 
-    `decodes`: answers under way. `context_tokens`: of each, in the cache. `chunk_tokens`: of one prompt in an iteration
-    at most. `iteration_s`: the longest that is under way when a request comes.
+    `answer_tokens`: of a request. `context_tokens`: of an answer, in the cache. `chunk_tokens`: of a prompt in an
+    iteration at most. `tpot_s`: the time between tokens that an engine keeps while no prompt waits. `ttft_share`: the
+    part of a TTFT limit within which clocks have a lone prompt done; 0: as soon as can be.
     """
 
-    decodes: float
+    answer_tokens: float
     context_tokens: float
     chunk_tokens: int
-    iteration_s: float
+    tpot_s: float
+    ttft_share: float = 0.0
 
 
 @compiled
 def prefill_s(c: Floats, tokens: Floats, chunk: float, decodes: float, context: float) -> Floats:
-    """Returns the seconds that prompts of some lengths, (lengths,), take at the top clock beside `decodes` answers with
-    `context` tokens in all; `c` has the costs, shape (costs,)."""
+    """Returns the seconds that prompts of some lengths, rising, (lengths,), take at the top clock beside `decodes`
+    answers with `context` tokens in all; `c` has the costs, shape (costs,)."""
     found = np.empty(tokens.size)
+    done, before_s = 0.0, 0.0
     for k in range(tokens.size):
-        left, done, total_s = tokens[k], 0.0, 0.0
-        while left > 0.0:
-            take = min(left, chunk)
-            pairs = take * (done + take / 2.0)
-            total_s += iteration(c, c[F_MAX], take, done, pairs, 1.0, decodes, context)[0]
-            left -= take
-            done += take
-        found[k] = total_s
+        while done + chunk < tokens[k]:
+            pairs = chunk * (done + chunk / 2.0)
+            before_s += iteration(c, c[F_MAX], chunk, done, pairs, 1.0, decodes, context)[0]
+            done += chunk
+        take = tokens[k] - done
+        found[k] = before_s + iteration(c, c[F_MAX], take, done, take * (done + take / 2.0), 1.0, decodes, context)[0]
     return found
 
 
 @compiled
-def late(at_s: Floats, takes_s: Floats, limit_s: Floats, instances: int, most: float) -> int:
-    """Counts the requests, (requests,) in order, whose first token comes after its limit on some instances, and ends
-    where they are more than `most`."""
-    free_s = np.zeros(instances)
-    count = 0
+def between(table_s: Floats, answers_per_row: float, answers: float, tokens: float) -> float:
+    """Returns the seconds of a prefill of so many tokens beside so many answers, on lines between those in the table,
+    (answers, lengths)."""
+    below = max(0, min(int(2.0 * np.log2(max(tokens, 1.0))), table_s.shape[1] - 2))
+    first = 2.0 ** (below / 2.0)
+    x = max(0.0, (tokens / first - 1.0) / (2.0**0.5 - 1.0))
+    y = answers / answers_per_row
+    row = min(int(y), table_s.shape[0] - 2)
+    y -= row
+    low = table_s[row, below] * (1.0 - x) + table_s[row, below + 1] * x
+    high = table_s[row + 1, below] * (1.0 - x) + table_s[row + 1, below + 1] * x
+    return float(low * (1.0 - y) + high * y)
+
+
+@compiled
+def hurried_s(begun_s: float, ends_s: float, top_s: float, chunks: float, now_s: float) -> float:
+    """Returns when a prefill ends that goes on at the top clock, where it would take `top_s`, after the chunk in
+    flight."""
+    if top_s <= 0.0 or ends_s <= now_s:
+        return ends_s
+    each_s = (ends_s - begun_s) / chunks
+    gone = min(chunks, np.floor((now_s - begun_s) / each_s) + 1.0)
+    return float(begun_s + gone * each_s + (chunks - gone) * top_s / chunks)
+
+
+@compiled
+def late(
+    at_s: Floats,
+    tokens: Floats,
+    limit_s: Floats,
+    table_s: Floats,
+    answers_per_row: float,
+    answer_s: float,
+    tpot_s: float,
+    largest: float,
+    chunk: float,
+    ttft_share: float,
+    instances: int,
+    most: float,
+) -> int:
+    """Counts the requests that are late on some instances, and ends where they are more than `most`.
+
+    A prompt that comes to an instance without any is paced: it ends after `ttft_share` of its limit, and sooner where
+    another one comes.
+
+    Args:
+        at_s, tokens, limit_s: Of each request, in order: when it comes, its prompt, the limit of its TTFT; (requests,).
+        table_s: Of `between`, (answers, lengths); `answers_per_row` more in each row.
+        answer_s: How long an answer is under way.
+        tpot_s: The limit on the time between tokens; the longest iteration that is under way when a request comes.
+        largest: Answers that an engine has under way at most; where more come it must be done with them sooner.
+        chunk: Tokens of a prompt in an iteration at most.
+    """
+    begun_s, ends_s, top_s, chunks = np.zeros(instances), np.zeros(instances), np.zeros(instances), np.ones(instances)
+    waiting, takes_s = np.zeros(instances), np.zeros(instances)
+    count, oldest = 0, 0
     for k in range(at_s.size):
-        best = 0
-        for i in range(1, instances):
-            if free_s[i] < free_s[best]:
-                best = i
-        free_s[best] = max(free_s[best], at_s[k]) + takes_s[k]
-        if free_s[best] - at_s[k] > limit_s[k]:
+        now_s = at_s[k]
+        while at_s[oldest] < now_s - answer_s:
+            oldest += 1
+        came = (k - oldest) / instances
+        answers = min(came, largest)
+        best, best_s = 0, np.inf
+        for i in range(instances):
+            free_s = max(now_s, hurried_s(begun_s[i], ends_s[i], top_s[i], chunks[i], now_s) + takes_s[i])
+            if free_s < best_s:
+                best, best_s = i, free_s
+        if ends_s[best] <= now_s and waiting[best] > 0.0:  # what waited was taken in
+            ends_s[best] += takes_s[best]
+            takes_s[best] = waiting[best] = top_s[best] = 0.0
+        if ends_s[best] <= now_s:  # nothing to take in
+            phase_s = tpot_s * ((k * PHASE) % 1.0) if answers > 0.0 else 0.0
+            begun_s[best] = now_s + phase_s
+            top_s[best] = between(table_s, answers_per_row, answers, tokens[k])
+            chunks[best] = np.ceil(tokens[k] / chunk)
+            ends_s[best] = first_s = begun_s[best] + top_s[best]
+            if limit_s[k] < np.inf:
+                ends_s[best] = max(first_s, now_s + ttft_share * limit_s[k])
+        else:
+            ends_s[best] = hurried_s(begun_s[best], ends_s[best], top_s[best], chunks[best], now_s)
+            top_s[best] = 0.0
+            waiting[best] += tokens[k]
+            takes_s[best] = between(table_s, answers_per_row, answers, waiting[best])
+            first_s = ends_s[best] + takes_s[best]
+        each_s = tpot_s * answers / came if came > 0.0 else tpot_s
+        if first_s - now_s > limit_s[k] or between(table_s, answers_per_row, answers, 1.0) > each_s:
             count += 1
             if count > most:
                 break
     return count
 
 
-def fewest(c: Floats, seen: Arrivals, load: EngineLoad, nearer: float, most: int, late_share: float) -> int:
-    """Returns the fewest instances on which no more than `late_share` of the requests are late.
+def alone_s(c: Floats, seen: Arrivals, load: EngineLoad) -> Floats:
+    """Returns the seconds of each prompt by itself at the top clock, (requests,); `c` has the costs, (costs,)."""
+    timed = prefill_s(c, TOKENS, float(load.chunk_tokens), 0.0, 0.0)
+    found: Floats = np.interp(seen.prompt_tokens, TOKENS, timed)
+    return found
 
-    The share that counts is (late + 1) / (requests + 2), the mean of what it may be (Laplace): of few requests nobody
-    may be late. A request that is late on any number of instances is not counted.
+
+class Replay:
+    """The requests that came, coming again on instances of a kind.
+
+    A request that is late on whatever there is, by itself, is not counted.
 
     Args:
         c: Costs of an instance (`core.engine.compiled_model`), (costs,).
         nearer: How many times as fast the requests are to come.
-        most: Instances, at most.
+        least_s: What each prompt takes by itself on the fastest kind of instance (`alone_s`), (requests,).
+        largest: Answers under way at most.
     """
-    if not seen.at_s.size or most < 1:
-        return min(1, most)
-    at_s = (seen.at_s - seen.at_s[0]) / nearer
-    limit_s = seen.limit_s - load.iteration_s
 
-    def late_on(instances: int) -> int:
-        decodes = max(1.0, load.decodes / instances)
-        alone = _takes_s(c, seen.prompt_tokens, load, decodes)
-        hopeless = alone > limit_s
-        return late(at_s, alone, np.where(hopeless, np.inf, limit_s), instances, allowed)
+    def __init__(
+        self, c: Floats, seen: Arrivals, load: EngineLoad, nearer: float, least_s: Floats, largest: float
+    ) -> None:
+        at_s = (seen.at_s - seen.at_s[0]) / nearer
+        answer_s = load.answer_tokens * load.tpot_s
+        under_way = float((np.arange(at_s.size) - np.searchsorted(at_s, at_s - answer_s)).max())
+        tokens = TOKENS[: 2 + int(np.searchsorted(TOKENS, float(seen.prompt_tokens.max())))]
+        chunk, each = float(load.chunk_tokens), max(1.0, min(under_way, largest) / (ANSWERS - 1))
+        beside = np.arange(ANSWERS) * each
+        table_s = np.array([prefill_s(c, tokens, chunk, n, n * load.context_tokens) for n in beside])
+        limit_s = np.where(least_s > seen.limit_s, np.inf, seen.limit_s)
+        pace = answer_s, load.tpot_s, largest, chunk, load.ttft_share
+        self._given = (at_s, seen.prompt_tokens, limit_s, table_s, each, *pace)
 
-    allowed = max(0.0, late_share * (at_s.size + 2) - 1.0)
-    low, high = 1, most
-    while low < high:
-        middle = (low + high) // 2
-        if late_on(middle) <= allowed:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    def late_on(self, instances: int, most: float = math.inf) -> int:
+        """Returns how many requests are late, or some number above `most`."""
+        return late(*self._given, instances, most)
+
+    def fewest(self, most: int, allowed: float) -> int | None:
+        """Returns the fewest instances, of `most`, on which no more requests are late than are allowed; None: on all
+        of them more are."""
+        low, high = 1, most + 1
+        while low < high:
+            middle = (low + high) // 2
+            if self.late_on(middle, allowed) <= allowed:
+                high = middle
+            else:
+                low = middle + 1
+        return low if low <= most else None
 
 
-def _takes_s(c: Floats, prompt_tokens: Floats, load: EngineLoad, decodes: float) -> Floats:
-    """Returns the seconds of each prefill, on lines between the lengths that are timed."""
-    longest = math.log(max(2.0, float(prompt_tokens.max())))
-    grid = np.exp(np.linspace(0.0, longest, 2 + int(longest * GRID_PER_E)))
-    timed = prefill_s(c, grid, float(load.chunk_tokens), decodes, decodes * load.context_tokens)
-    found: Floats = np.interp(prompt_tokens, grid, timed)
-    return found
+def allowed_late(requests: int, late_share: float) -> float:
+    """Returns how many requests may be late for a share of them.
+
+    What counts is (late + 1) / (requests + 2), the mean of what the share may be (Laplace): of few requests nobody may
+    be late.
+    """
+    return max(0.0, late_share * (requests + 2) - 1.0)

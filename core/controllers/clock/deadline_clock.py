@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from core.algorithms.clock.deadline_clock import NO_SLACK_S, answers_in_time, in_time, lowest_mhz
+from core.algorithms.clock.deadline_clock import NO_SLACK_S, answers_in_time, hurried_mhz, in_time, lowest_mhz
 from core.controllers.basis import basis_json
 from core.engine.compiled_model import F_MAX
 from core.engine.measured import Basis
@@ -22,6 +22,7 @@ from core.types import Alternative, Effects, Rationale, Reason, SetSmClock
 
 Floats = NDArray[np.float64]
 FIRST_TOKEN, BETWEEN_TOKENS = "a first token's deadline", "mean time between tokens"
+ROOM = "room in cache and batch"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +67,7 @@ class DeadlineObservation:
         decodes, context_tokens: Answers under way, and the sum of their tokens in the cache.
         slack_s: The least time by which one of them is ahead of its limit; NO_SLACK_S: none is looked at.
         tpot_s: The strictest limit on the time between tokens of all requests; infinite: there are none.
+        share: Of their limits that answers may use (`left_of_limits`).
     """
 
     now_s: float
@@ -75,6 +77,7 @@ class DeadlineObservation:
     context_tokens: int = 0
     slack_s: float = NO_SLACK_S
     tpot_s: float = inf
+    share: float = 1.0
 
     @property
     def idle(self) -> bool:
@@ -85,22 +88,16 @@ def step(
     state: DeadlineState | None, obs: DeadlineObservation, config: DeadlineConfig
 ) -> tuple[DeadlineState, Effects]:
     """Makes one search; a SetSmClock when the clock changes. There is no next tick: the next look is one."""
-    mhz = lowest_mhz(
-        config.costs,
-        config.floor_mhz,
-        config.step_mhz,
-        obs.prompts,
-        obs.decodes,
-        obs.context_tokens,
-        obs.slack_s,
-        obs.tpot_s,
-        obs.now_s,
-        *config.bounds,
-    )
+    c, clocks = config.costs, (config.floor_mhz, config.step_mhz)
+    work = obs.prompts, obs.decodes, obs.context_tokens, obs.slack_s, obs.tpot_s, obs.now_s
+    needed_mhz = lowest_mhz(c, *clocks, *work, *config.bounds)
+    mhz = hurried_mhz(c, needed_mhz, *clocks, *work, *config.bounds, obs.share)
     asked = None if state is None else state.target_mhz
     if mhz == asked:
         return state or DeadlineState(mhz), Effects((), None, _held(mhz))
-    return DeadlineState(mhz), Effects((SetSmClock(obs.instance, mhz),), None, _why(asked, mhz, obs, config))
+    return DeadlineState(mhz), Effects(
+        (SetSmClock(obs.instance, mhz),), None, _why(asked, needed_mhz, mhz, obs, config)
+    )
 
 
 def kept_at(mhz: float, obs: DeadlineObservation, config: DeadlineConfig) -> str | None:
@@ -126,7 +123,9 @@ def _held(mhz: float) -> Rationale:
     return Rationale(Reason.NO_CHANGE, f"It stays at {mhz:.0f} MHz.", {"to_mhz": mhz})
 
 
-def _why(asked: float | None, mhz: float, obs: DeadlineObservation, config: DeadlineConfig) -> Rationale:
+def _why(
+    asked: float | None, needed_mhz: float, mhz: float, obs: DeadlineObservation, config: DeadlineConfig
+) -> Rationale:
     """Says what the clock is for, and which limit the next lower one would break."""
     there = f"{obs.prompts.shape[0]} prompts that wait and {obs.decodes} answers"
     lower_mhz = max(config.floor_mhz, mhz - config.step_mhz)
@@ -135,6 +134,9 @@ def _why(asked: float | None, mhz: float, obs: DeadlineObservation, config: Dead
         reason, why, failed = Reason.WITHIN_LIMITS, "Nothing is to be done", None
     elif breaks is not None:
         reason, why, failed = Reason.AT_LIMIT, f"No clock keeps the limits of {there}: {breaks}", breaks
+    elif mhz > needed_mhz:
+        reason, failed = Reason.WITHIN_LIMITS, ROOM
+        why = f"Cache or batch fill up, which leaves {obs.share:.0%} of the limits to {there}"
     else:
         failed = kept_at(lower_mhz, obs, config) if lower_mhz < mhz else None
         reason, why = Reason.WITHIN_LIMITS, f"The lowest clock that keeps the limits of {there}"
@@ -155,6 +157,7 @@ def _why(asked: float | None, mhz: float, obs: DeadlineObservation, config: Dead
         "first_due_in_s": float(due_s) if isfinite(due_s) else None,
         "slack_s": None if obs.slack_s >= NO_SLACK_S else obs.slack_s,
         "tpot_limit_s": obs.tpot_s if isfinite(obs.tpot_s) else None,
+        "share_of_limits": obs.share,
         "binds": failed,
         **({} if config.basis is None else basis_json(config.basis)),
     }

@@ -7,9 +7,10 @@ for what is ahead (`core.algorithms.fleet.site_mix`). It is FREESH's choice of s
 
 What is ahead: the load as it would be if it went on to rise as it recently did, with `headroom`, and the largest burst
 of the look-back, whichever is more. More capacity is asked for at once; less, or another kind, once it would have saved
-enough for `hold_s` on end. Another kind restarts everything, so that its saving must be larger. Two rules of a site are
-kept whatever they cost: its power cap, what is still on its way out included, and how many starts and stops an hour it
-may have. Half of these are left for what the load asks for.
+enough for `hold_s` on end. Another kind restarts everything, so that its saving must be larger, and what stays or
+starts beside it has to carry the load meanwhile. Two rules of a site are kept whatever they cost: its power cap, what
+is still on its way out included, and how many starts and stops an hour it may have. Half of these are left for what
+the load asks for.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from functools import partial
 
 import numpy as np
 
-from core.algorithms.fleet.site_mix import Mix, Offer, Part, SiteMode, SiteRule, best_mix, kept_by_some
+from core.algorithms.fleet.site_mix import Mix, Offer, Part, SiteMode, SiteRule, best_mix, kept_by_some, most_load_rps
 from core.controllers.basis import basis_json
 from core.controllers.fleet.explain import least_trusted
 from core.types import Alternative, Effects, Limits, Mode, PoolDecision, PoolKey, Rationale, Reason, ScaleTo
@@ -64,7 +65,8 @@ class RightSizeObservation:
     `limits`: what the profiles' latencies are to keep. `caps_w`: most that a site's instances may draw; sites without
     one are not named. `standing`: what draws power now, starting and draining ones included. `waiting`: requests in
     queues. `least`: how many instances of a kind, by themselves, keep TTFT when what came comes again, as near as what
-    is ahead has it (`ahead_rps`); None: what came is not known one by one, and profiles alone say what keeps it.
+    is ahead has it (`ahead_rps`), None where all that there is room for do not; None: what came is not known one by
+    one, and profiles alone say what keeps it.
     """
 
     now_s: float
@@ -75,7 +77,7 @@ class RightSizeObservation:
     caps_w: Mapping[str, float] = field(default_factory=dict)
     standing: Mapping[SiteMode, int] = field(default_factory=dict)
     waiting: int = 0
-    least: Mapping[SiteMode, int] | None = None
+    least: Mapping[SiteMode, int | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,8 @@ class _Choice:
         less = self._best(self._rules.of(False, most=True))
         other = self._best(self._rules.of(False))
         weighed = (other, less, present)
-        found = next((mix for mix in (other, less) if mix is not None and self._saves(mix, present)), None)
+        better = (mix for mix in (other, less) if mix is not None and self._saves(mix, present))
+        found = next((mix for mix in better if self._serves_meanwhile(mix)), None)
         if found is None:
             return self._kept(None, weighed, Reason.NO_CHANGE, "nothing else saves enough", present)
         now_s = self._obs.now_s
@@ -173,7 +176,8 @@ class _Choice:
         more = self._best(self._rules.of(True, least=True))
         weighed = (chosen, more)
         if more is not None and chosen is not None and not more.short:
-            chosen = chosen if chosen.cost <= (1.0 - self._config.mode_saving) * more.cost else more
+            better = chosen.cost <= (1.0 - self._config.mode_saving) * more.cost and self._serves_meanwhile(chosen)
+            chosen = chosen if better else more
         return self._taken(chosen, weighed, Reason.CONGESTED)
 
     def _taken(
@@ -204,6 +208,21 @@ class _Choice:
         new = set(mix.workers) - set(present.workers)
         share = self._config.mode_saving if new else self._config.min_saving
         return mix.workers != present.workers and not mix.short and mix.cost <= (1.0 - share) * present.cost
+
+    def _serves_meanwhile(self, mix: Mix) -> bool:
+        """Says whether the load of now is carried while the fleet changes: new instances start beside the old ones, or
+        what stays is enough where they need the GPUs of those."""
+        assert self._state is not None
+        before, after = self._state.workers, mix.workers
+        there: dict[tuple[str, str], int] = {}
+        both: Counter[tuple[str, str]] = Counter()
+        stays_rps = 0.0
+        for own in self._offers:
+            place, counts = (own.site, own.mode.gpu), (before.get(own.kind, 0), after.get(own.kind, 0))
+            there[place] = max(there.get(place, 0), own.room * own.mode.tp)
+            both[place] += max(counts) * own.mode.tp
+            stays_rps += min(counts) * most_load_rps(own, self._limits)
+        return all(both[place] <= gpus for place, gpus in there.items()) or stays_rps >= self._rps
 
     def _kept(
         self,
@@ -251,9 +270,13 @@ def _load(obs: RightSizeObservation, config: RightSizeConfig) -> tuple[float, fl
     return now, max(config.headroom * ahead, config.burst * max(obs.rates_rps), now + obs.waiting / config.catch_up_s)
 
 
-def _by_replay(offers: Sequence[Offer], least: Mapping[SiteMode, int]) -> tuple[Offer, ...]:
-    """Returns the offers, each keeping its part of the load in time where as many of its kind keep all of it."""
-    return tuple(replace(own, keeps=1.0 / max(1, least.get(own.kind, 1))) for own in offers)
+def _by_replay(offers: Sequence[Offer], least: Mapping[SiteMode, int | None]) -> tuple[Offer, ...]:
+    """Returns the offers, each keeping its part of the load in time where as many of its kind keep all of it; nothing
+    of it where all of them do not."""
+    counts = {own.kind: least.get(own.kind, 1) for own in offers}
+    return tuple(
+        replace(own, keeps=0.0 if (count := counts[own.kind]) is None else 1.0 / max(1, count)) for own in offers
+    )
 
 
 def _at_site(workers: Mapping[SiteMode, int], site: str) -> dict[Mode, int]:

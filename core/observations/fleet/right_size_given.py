@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -15,12 +16,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from core.algorithms.fleet.arrival_replay import Arrivals, EngineLoad, fewest
+from core.algorithms.fleet.arrival_replay import Arrivals, EngineLoad, Replay, allowed_late, alone_s
 from core.algorithms.fleet.site_mix import Offer, SiteMode, in_time
 from core.controllers.fleet.right_size import RightSizeObservation, ahead_rps
 from core.engine.compiled_model import model_row
-from core.engine.engine_model import UnknownConfiguration, engine_model
+from core.engine.engine_model import EngineModel, UnknownConfiguration, engine_model
 from core.engine.load_profile import LoadProfile
+from core.engine.steady_state import SPARE_DEVIATIONS, largest_batch, with_spare
 from core.observations.clock_given import ProfileClocks, taken_in
 from core.observations.demand.class_arrivals import STRETCH_S
 from core.observations.demand.class_view import ENOUGH
@@ -87,7 +89,8 @@ class PoolLoad:
     """The requests that come to a pool.
 
     `lengths`: the means of all of them. `chunk_tokens`: tokens of one prompt that engines take into an iteration at
-    most; 0: all. `mhz`: what is profiled.
+    most; 0: all. `mhz`: what is profiled. `ttft_pace`: the part of a TTFT limit within which clocks have a lone prompt
+    done; 0: as soon as can be.
     """
 
     model: str
@@ -96,6 +99,7 @@ class PoolLoad:
     classes: tuple[ClassLengths, ...]
     chunk_tokens: int
     mhz: ProfileClocks
+    ttft_pace: float = 0.0
 
     @property
     def worst_case(self) -> tuple[float | None, int]:
@@ -124,6 +128,12 @@ class PoolLoad:
     def taken_in(self) -> int:
         """Requests whose prompts the iteration that profiles are made with (`worst_case`) takes in."""
         return taken_in(self.worst_case[1], self.lengths.prompt_tokens)
+
+    def largest_batch(self, engine: EngineModel) -> float:
+        """Returns the requests that an engine runs at a time, with room for chance."""
+        own = self.lengths
+        batch = largest_batch(engine, own.prompt_tokens, own.output_tokens, own.running_tokens)
+        return max(1.0, with_spare(batch, SPARE_DEVIATIONS))
 
     def profile(self, mode: Mode, full_iteration: bool = True) -> LoadProfile | None:
         """None: not even one such request fits its KV cache, or nothing is known of it.
@@ -213,7 +223,7 @@ def observation(
     """
     left = tuple(replace(offer, room=count) for offer in kinds if (count := pool.room.get(offer.kind, 0)))
     least = None
-    if load is not None and rates_rps and pool.came is not None and pool.came.at_s.size:
+    if left and load is not None and rates_rps and pool.came is not None and pool.came.at_s.size:
         with contextlib.suppress(UnknownConfiguration):  # then profiles say what keeps TTFT
             least = least_instances(now_s, load, left, pool.came, ahead_rps(rates_rps)[1])
     return RightSizeObservation(
@@ -223,30 +233,40 @@ def observation(
 
 def least_instances(
     now_s: float, load: PoolLoad, kinds: Sequence[Offer], came: Arrivals, ahead_rps: float
-) -> dict[SiteMode, int]:
+) -> dict[SiteMode, int | None]:
     """Returns how many instances of each kind keep TTFT when what came comes again as fast as `ahead_rps`
-    (`core.algorithms.fleet.arrival_replay`).
+    (`core.algorithms.fleet.arrival_replay`); None: all that there is room for do not. Where that is so of each kind,
+    the best of them says what can be kept.
 
     Raises:
         UnknownConfiguration: The engine model does not know one of the kinds.
     """
     tpots_s = [own.limits.tpot_s for own in load.classes if own.limits.tpot_s is not None]
-    tpot_s = min(tpots_s, default=TBT_S)
     seen = came.since(now_s - MEMORY_S, LEAST_SEEN)
-    beside = EngineLoad(
-        decodes=ahead_rps * load.lengths.output_tokens * tpot_s,
+    does = EngineLoad(
+        answer_tokens=load.lengths.output_tokens,
         context_tokens=load.lengths.running_tokens,
         chunk_tokens=load.chunk_tokens or _FULL_TOKENS,
-        iteration_s=tpot_s,
+        tpot_s=min(tpots_s, default=TBT_S),
+        ttft_share=load.ttft_pace,
     )
     nearer = seen.nearer(now_s, ahead_rps)
-    by_mode: dict[Mode, int] = {}
+    room: Counter[Mode] = Counter()
     for own in kinds:
-        if own.mode not in by_mode:
-            row = model_row(engine_model(load.model, own.mode.gpu, own.mode.tp, load.engine))
-            most = sum(other.room for other in kinds if other.mode == own.mode)
-            by_mode[own.mode] = fewest(row, seen, beside, nearer, most, LATE_SHARE)
-    return {own.kind: by_mode[own.mode] for own in kinds}
+        room[own.mode] += own.room
+    engines = {mode: engine_model(load.model, mode.gpu, mode.tp, load.engine) for mode in room}
+    costs = {mode: model_row(engine) for mode, engine in engines.items()}
+    least_s = np.min([alone_s(c, seen, does) for c in costs.values()], axis=0)
+    replays = {
+        mode: Replay(costs[mode], seen, does, nearer, least_s, load.largest_batch(engine))
+        for mode, engine in engines.items()
+    }
+    allowed = allowed_late(seen.at_s.size, LATE_SHARE)
+    found = {mode: own.fewest(room[mode], allowed) for mode, own in replays.items()}
+    if all(count is None for count in found.values()):
+        allowed += min(own.late_on(room[mode]) for mode, own in replays.items())
+        found = {mode: own.fewest(room[mode], allowed) for mode, own in replays.items()}
+    return {own.kind: found[own.mode] for own in kinds}
 
 
 def _rounded(tokens: float) -> int:

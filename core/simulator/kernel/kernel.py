@@ -26,7 +26,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from core.algorithms.clock.deadline_clock import CATCH_UP, MOST_PROMPTS, NO_SLACK_S, lowest_mhz, pressed_s
+from core.algorithms.clock.deadline_clock import (
+    CATCH_UP,
+    MOST_PROMPTS,
+    NO_SLACK_S,
+    hurried_mhz,
+    left_of_limits,
+    lowest_mhz,
+)
 from core.compiled import compiled
 from core.engine.compiled_model import idle_watts, iteration
 
@@ -609,20 +616,11 @@ def paced_mhz(s: FleetArrays, i: int, decodes: int, context: int, now_s: float) 
         n = prompt_ahead(s, r, n)
         r = s.req[r].next
     cache, seats = s.eng[i].kv_used / s.eng[i].capacity, s.eng[i].running / s.eng[i].max_sequences
-    return lowest_mhz(
-        s.cost[i],
-        s.eng[i].floor_mhz,
-        s.eng[i].step_mhz,
-        s.prompts[:n],
-        decodes,
-        context,
-        slack_s,
-        pressed_s(tpot_s, cache, seats),
-        now_s,
-        s.eng[i].budget,
-        s.eng[i].chunk_tokens,
-        s.eng[i].max_sequences,
-    )
+    share = left_of_limits(cache, seats, s.eng[i].running)
+    c, floor_mhz, step_mhz, prompts = s.cost[i], s.eng[i].floor_mhz, s.eng[i].step_mhz, s.prompts[:n]
+    bounds = s.eng[i].budget, s.eng[i].chunk_tokens, s.eng[i].max_sequences
+    mhz = lowest_mhz(c, floor_mhz, step_mhz, prompts, decodes, context, slack_s, tpot_s, now_s, *bounds)
+    return hurried_mhz(c, mhz, floor_mhz, step_mhz, prompts, decodes, context, slack_s, tpot_s, now_s, *bounds, share)
 
 
 @compiled

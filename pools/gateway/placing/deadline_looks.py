@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from core.algorithms.clock.deadline_clock import MOST_PROMPTS, NO_SLACK_S, PROMPT, pressed_s
+from core.algorithms.clock.deadline_clock import MOST_PROMPTS, NO_SLACK_S, PROMPT, left_of_limits
 from core.controllers.clock import deadline_clock
 from core.controllers.clock.deadline_clock import DeadlineConfig, DeadlineObservation, DeadlineState
 from core.engine.compiled_model import F_MAX, model_row
@@ -112,7 +112,7 @@ def observe(service: Service, instance: Instance, kv_tokens: int, now_s: float) 
         now_s: Monotonic.
     """
     prompts: list[tuple[int, int, float, int]] = []
-    decodes, context, slack_s, tpot_s = 0, 0, NO_SLACK_S, math.inf
+    decodes, context, slack_s, tpot_s, share = 0, 0, NO_SLACK_S, math.inf, 1.0
     slots = slots_at(instance)
     for slot in slots:
         pace = slot.pace
@@ -134,8 +134,8 @@ def observe(service: Service, instance: Instance, kv_tokens: int, now_s: float) 
         cache = max(used, (context - decodes) / kv_tokens)
         decodes += max(0, min(reported, reported + (state.waiting or 0) - len(slots)))
         context = max(context, int(used * kv_tokens)) if decodes else 0
-        tpot_s = pressed_s(tpot_s, cache, decodes / limits.max_num_seqs)
-    return DeadlineObservation(now_s, instance.uid, _rows(prompts), decodes, context, slack_s, tpot_s)
+        share = left_of_limits(cache, decodes / limits.max_num_seqs, decodes)
+    return DeadlineObservation(now_s, instance.uid, _rows(prompts), decodes, context, slack_s, tpot_s, share)
 
 
 def _rows(prompts: list[tuple[int, int, float, int]]) -> NDArray[np.void]:

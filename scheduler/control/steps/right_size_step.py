@@ -82,7 +82,8 @@ def scale(turn: LoopTurn) -> Result:
         fleet.take(state, obs.offers)
         for part in () if state is None else state.mix.parts:
             profile, output_tokens = pool.profile(part.mode), lengths.pool.output_tokens
-            batch = routing_weights.by_batch(profile, part.mhz, part.load_rps, output_tokens)
+            mhz = None if context.knobs.clock == "deadline" else part.mhz
+            batch = routing_weights.by_batch(profile, mhz, part.load_rps, output_tokens)
             weights[PoolKey(part.site, name)][part.mode] = batch
         stored[name] = {"lengths": record(lengths), "state": record(state)}
         effects_by_class.append(effects)
@@ -192,6 +193,7 @@ class _Fleet:
             (ClassLengths(class_limits(self._slo, own.request_class.thresholds, knobs), lengths.classes[0]),),
             self._chunk_tokens,
             ProfileClocks(self._context.tuning.profile.step_mhz, knobs.clock_floor, knobs.clock_floor_mhz),
+            knobs.clock_ttft_share if knobs.clock == "deadline" else 0.0,
         )
 
     def observed(

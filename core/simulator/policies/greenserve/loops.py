@@ -172,7 +172,8 @@ class Greenserve:
         if own.size is not None:
             for part in own.size.mix.parts:
                 own.shares[part.kind] = max(LEAST_RPS, part.load_rps)
-                batch = by_batch(d.load.profile(part.mode), part.mhz, part.load_rps, d.lengths.output_tokens)
+                mhz = None if self.config.clock == "deadline" else part.mhz
+                batch = by_batch(d.load.profile(part.mode), mhz, part.load_rps, d.lengths.output_tokens)
                 self.fleet.weights[own.number, loops.kind(d.service, *part.kind)] = batch
             own.wanted = dict(own.size.workers)
             self._want()
