@@ -79,7 +79,7 @@ _GREENSERVE = replace(
     chunk_tokens=1024,
     alpha=1.02,
     plan_ttft_share=0.7,  # two prompts' chunks in an iteration, since a request also waits for the one under way
-    plan_tpot_share=0.45,  # the 99th of 100 requests has about twice the mean
+    plan_tpot_share=0.6,
     clock_ttft_share=0.7,  # what is left is for prompts that come meanwhile
     clock_tpot_share=0.95,  # and here for the time until a clock is set
 )

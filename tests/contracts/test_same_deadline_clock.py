@@ -201,7 +201,7 @@ def test_gateways_ask_for_the_clock_that_simulated_instances_have(own: Load) -> 
     ("own", "name", "changed"),
     [
         (CLOSE, "pace_limits", lambda own: lambda limits, lengths, *_: own(limits, lengths, 0.6, 0.6)),
-        (FULL, "pressed_s", lambda own: lambda limit_s, cache, seats: limit_s),
+        (FULL, "left_of_limits", lambda own: lambda cache, seats, answers: 1.0),
     ],
     ids=["limits", "pressure"],
 )

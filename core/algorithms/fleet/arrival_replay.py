@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from core.algorithms.clock.deadline_clock import SPARE
 from core.compiled import compiled
 from core.engine.compiled_model import F_MAX, iteration
 
@@ -110,14 +111,13 @@ def between(table_s: Floats, answers_per_row: float, answers: float, tokens: flo
 
 
 @compiled
-def hurried_s(begun_s: float, ends_s: float, top_s: float, chunks: float, now_s: float) -> float:
-    """Returns when a prefill ends that goes on at the top clock, where it would take `top_s`, after the chunk in
-    flight."""
-    if top_s <= 0.0 or ends_s <= now_s:
-        return ends_s
+def hurried_s(begun_s: float, ends_s: float, top_s: float, chunks: float, now_s: float) -> tuple[float, float]:
+    """Returns when the chunk in flight of a prefill ends, and when all of it does if it goes on at the top clock, where
+    it takes `top_s`."""
     each_s = (ends_s - begun_s) / chunks
     gone = min(chunks, np.floor((now_s - begun_s) / each_s) + 1.0)
-    return float(begun_s + gone * each_s + (chunks - gone) * top_s / chunks)
+    chunk_s = begun_s + gone * each_s
+    return chunk_s, chunk_s + (chunks - gone) * top_s / chunks
 
 
 @compiled
@@ -137,18 +137,21 @@ def late(
 ) -> int:
     """Counts the requests that are late on some instances, and ends where they are more than `most`.
 
-    A prompt that comes to an instance without any is paced: it ends after `ttft_share` of its limit, and sooner where
-    another one comes.
+    A prompt shorter than what is left of the one that an instance is at comes between its chunks, where no other waits;
+    else they wait, and are taken in together. Where clocks go by deadlines (`ttft_share` above 0), a prompt that comes to an instance without
+    any ends after this share of its limit, and sooner where another one comes; and answers take what `left_of_limits`
+    leaves them of their time, which settles where the room that they take at a pace gives just this pace.
 
     Args:
         at_s, tokens, limit_s: Of each request, in order: when it comes, its prompt, the limit of its TTFT; (requests,).
         table_s: Of `between`, (answers, lengths); `answers_per_row` more in each row.
-        answer_s: How long an answer is under way.
+        answer_s: How long an answer is under way at the limit on the time between its tokens.
         tpot_s: The limit on the time between tokens; the longest iteration that is under way when a request comes.
         largest: Answers that an engine has under way at most; where more come it must be done with them sooner.
         chunk: Tokens of a prompt in an iteration at most.
     """
     begun_s, ends_s, top_s, chunks = np.zeros(instances), np.zeros(instances), np.zeros(instances), np.ones(instances)
+    at_tokens, due_s = np.zeros(instances), np.full(instances, np.inf)
     waiting, takes_s = np.zeros(instances), np.zeros(instances)
     count, oldest = 0, 0
     for k in range(at_s.size):
@@ -156,34 +159,54 @@ def late(
         while at_s[oldest] < now_s - answer_s:
             oldest += 1
         came = (k - oldest) / instances
-        answers = min(came, largest)
+        share = min(1.0, 1.0 / (SPARE + came / largest)) if ttft_share > 0.0 else 1.0
+        answers = min(came * share, largest)
         best, best_s = 0, np.inf
         for i in range(instances):
-            free_s = max(now_s, hurried_s(begun_s[i], ends_s[i], top_s[i], chunks[i], now_s) + takes_s[i])
+            free_s = now_s
+            if ends_s[i] + takes_s[i] > now_s:
+                free_s = ends_s[i] + takes_s[i]
+                if ends_s[i] > now_s:
+                    free_s = hurried_s(begun_s[i], ends_s[i], top_s[i], chunks[i], now_s)[1] + takes_s[i]
             if free_s < best_s:
                 best, best_s = i, free_s
-        if ends_s[best] <= now_s and waiting[best] > 0.0:  # what waited was taken in
-            ends_s[best] += takes_s[best]
-            takes_s[best] = waiting[best] = top_s[best] = 0.0
-        if ends_s[best] <= now_s:  # nothing to take in
-            phase_s = tpot_s * ((k * PHASE) % 1.0) if answers > 0.0 else 0.0
-            begun_s[best] = now_s + phase_s
-            top_s[best] = between(table_s, answers_per_row, answers, tokens[k])
-            chunks[best] = np.ceil(tokens[k] / chunk)
-            ends_s[best] = first_s = begun_s[best] + top_s[best]
+        b = best
+        if ends_s[b] <= now_s and waiting[b] > 0.0:  # what waited was taken in
+            begun_s[b], top_s[b], at_tokens[b], due_s[b] = ends_s[b], takes_s[b], 0.0, np.inf
+            chunks[b] = np.ceil(waiting[b] / chunk)
+            ends_s[b] += takes_s[b]
+            takes_s[b] = waiting[b] = 0.0
+        if ends_s[b] <= now_s:  # nothing to take in
+            phase_s = tpot_s * share * ((k * PHASE) % 1.0) if answers > 0.0 else 0.0
+            begun_s[b], at_tokens[b], due_s[b] = now_s + phase_s, tokens[k], now_s + limit_s[k]
+            top_s[b], chunks[b] = between(table_s, answers_per_row, answers, tokens[k]), np.ceil(tokens[k] / chunk)
+            ends_s[b] = first_s = begun_s[b] + top_s[b]
             if limit_s[k] < np.inf:
-                ends_s[best] = max(first_s, now_s + ttft_share * limit_s[k])
+                ends_s[b] = max(first_s, now_s + ttft_share * limit_s[k])
         else:
-            ends_s[best] = hurried_s(begun_s[best], ends_s[best], top_s[best], chunks[best], now_s)
-            top_s[best] = 0.0
-            waiting[best] += tokens[k]
-            takes_s[best] = between(table_s, answers_per_row, answers, waiting[best])
-            first_s = ends_s[best] + takes_s[best]
-        each_s = tpot_s * answers / came if came > 0.0 else tpot_s
-        if first_s - now_s > limit_s[k] or between(table_s, answers_per_row, answers, 1.0) > each_s:
+            chunk_s, ends_s[b] = hurried_s(begun_s[b], ends_s[b], top_s[b], chunks[b], now_s)
+            begun_s[b] = ends_s[b] - top_s[b]
+            if waiting[b] == 0.0 and tokens[k] < at_tokens[b] * (ends_s[b] - chunk_s) / top_s[b]:
+                own_s = between(table_s, answers_per_row, answers, tokens[k])
+                first_s = chunk_s + own_s
+                begun_s[b] += own_s
+                ends_s[b] += own_s
+                if ends_s[b] > due_s[b]:
+                    due_s[b] = np.inf
+                    count += 1
+            else:
+                waiting[b] += tokens[k]
+                takes_s[b] = between(table_s, answers_per_row, answers, waiting[b])
+                first_s = ends_s[b] + takes_s[b]
+        most_answers = min(came, largest)
+        each_s = tpot_s * most_answers / came if came > 0.0 else tpot_s
+        if first_s - now_s > limit_s[k]:
+            due_s[b] = np.inf if due_s[b] == now_s + limit_s[k] else due_s[b]
             count += 1
-            if count > most:
-                break
+        elif between(table_s, answers_per_row, most_answers, 1.0) > each_s:
+            count += 1
+        if count > most:
+            break
     return count
 
 

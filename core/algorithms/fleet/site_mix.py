@@ -93,7 +93,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """`short`: it does not carry what is needed, and nothing carries more."""
+    """`short`: it does not carry what is needed, or not in time (`Offer.keeps`), and nothing that the rules of sites
+    leave does more."""
 
     parts: tuple[Part, ...]
     short: bool = False
@@ -173,13 +174,14 @@ def best_mix(
     if short:
         rps, need_rps = rps * most_rps / need_rps, most_rps
     kept = min(1.0, math.fsum(table.keeps for table in tables))
+    late = kept < min(1.0, math.fsum(table.most_keeps for table in tables)) * (1.0 - _EPS)
     shares = _shared(tables, rps, need_rps, kept)
     if shares is None:
         return None
     parts = [
         part for table, units in zip(tables, shares, strict=True) for part in table.parts(units, rps, need_rps, kept)
     ]
-    return Mix(tuple(parts), short or sum(shares) < UNITS)
+    return Mix(tuple(parts), short or late or sum(shares) < UNITS)
 
 
 def _shared(tables: Sequence[_Table], rps: float, need_rps: float, kept: float) -> list[int] | None:
@@ -242,10 +244,12 @@ class _Table:
         asked = np.array([[rule.asked.get(offer.mode, 0) for offer in offers]], np.int64)
         if (asked <= counts.max(axis=0)).all() and not (counts == asked).all(axis=1).any():
             counts = np.vstack([counts, asked])  # between the steps of a large site
+        keeps = np.minimum(1.0, [offer.keeps for offer in offers])
+        self.most_keeps = float((counts @ keeps).max())
         self._counts = counts[_allowed(counts, offers, self._curves, rule)]
         self._carries = self._counts @ np.array([own.most_rps for own in self._curves])
         self.most_rps = float(self._carries.max())
-        self._keeps = self._counts @ np.minimum(1.0, [offer.keeps for offer in offers])
+        self._keeps = self._counts @ keeps
         self.keeps = float(self._keeps.max())
 
     def costs(self, rps: float, need_rps: float, kept: float) -> Floats:

@@ -65,7 +65,7 @@ class RightSizeObservation:
     `limits`: what the profiles' latencies are to keep. `caps_w`: most that a site's instances may draw; sites without
     one are not named. `standing`: what draws power now, starting and draining ones included. `waiting`: requests in
     queues. `least`: how many instances of a kind, by themselves, keep TTFT when what came comes again, as near as what
-    is ahead has it (`ahead_rps`), None where all that there is room for do not; None: what came is not known one by
+    is ahead has it (`ahead_rps`), None where no number of them does; None: what came is not known one by
     one, and profiles alone say what keeps it.
     """
 
@@ -272,7 +272,7 @@ def _load(obs: RightSizeObservation, config: RightSizeConfig) -> tuple[float, fl
 
 def _by_replay(offers: Sequence[Offer], least: Mapping[SiteMode, int | None]) -> tuple[Offer, ...]:
     """Returns the offers, each keeping its part of the load in time where as many of its kind keep all of it; nothing
-    of it where all of them do not."""
+    of it where no number of them does."""
     counts = {own.kind: least.get(own.kind, 1) for own in offers}
     return tuple(
         replace(own, keeps=0.0 if (count := counts[own.kind]) is None else 1.0 / max(1, count)) for own in offers

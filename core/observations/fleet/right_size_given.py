@@ -235,8 +235,8 @@ def least_instances(
     now_s: float, load: PoolLoad, kinds: Sequence[Offer], came: Arrivals, ahead_rps: float
 ) -> dict[SiteMode, int | None]:
     """Returns how many instances of each kind keep TTFT when what came comes again as fast as `ahead_rps`
-    (`core.algorithms.fleet.arrival_replay`); None: all that there is room for do not. Where that is so of each kind,
-    the best of them says what can be kept.
+    (`core.algorithms.fleet.arrival_replay`), be there room for them or not; None: no number of them does. Where no
+    kind has room for enough, the best of them says what can be kept.
 
     Raises:
         UnknownConfiguration: The engine model does not know one of the kinds.
@@ -261,11 +261,11 @@ def least_instances(
         mode: Replay(costs[mode], seen, does, nearer, least_s, load.largest_batch(engine))
         for mode, engine in engines.items()
     }
-    allowed = allowed_late(seen.at_s.size, LATE_SHARE)
-    found = {mode: own.fewest(room[mode], allowed) for mode, own in replays.items()}
-    if all(count is None for count in found.values()):
+    allowed, most = allowed_late(seen.at_s.size, LATE_SHARE), max(room.values())
+    found = {mode: own.fewest(most, allowed) for mode, own in replays.items()}
+    if all(count is None or count > room[mode] for mode, count in found.items()):
         allowed += min(own.late_on(room[mode]) for mode, own in replays.items())
-        found = {mode: own.fewest(room[mode], allowed) for mode, own in replays.items()}
+        found = {mode: own.fewest(most, allowed) for mode, own in replays.items()}
     return {own.kind: found[own.mode] for own in kinds}
 
 

@@ -29,7 +29,7 @@ RARE = ("night", "step", "spikes", "heaps", "long-among-short", "wrong-lengths",
 KEEPS, YARDSTICK_KEEPS = 0.99, 0.995  # of requests in time
 # More requests than these are minutes or hours of computing: these policies judge each request against a projection.
 MOST_REQUESTS = {"throttllem": 50_000, "dynaserve": 100_000}
-NEED_E2E = ("throttllem",)  # without one it slows down until nothing is in time
+NEED_PACE = ("throttllem",)  # without one it knows no limit but the paper's 0.2 s between tokens
 
 _HOUR = "azure-conv-12xh100"
 _FIRST_HOUR = ("workload.requests=null", "workload.duration_s=3600")
@@ -101,8 +101,8 @@ def left_out(case: Case, policy: str, load: Mapping[str, float]) -> str:
     if load[_COUNT] > most:
         return f"not run on more than {most:,} requests, which takes it long"
     classes = [own for service in read_scenario(case.file, case.settings).services for own in service.classes]
-    if policy in NEED_E2E and all(own.slo.e2e_s is None for own in classes):
-        return "not run: its clock goes by an objective of E2E latency, and the scenario has none"
+    if policy in NEED_PACE and all(own.slo.e2e_s is None and own.slo.tpot_s is None for own in classes):
+        return "not run: its clock goes by an objective of E2E latency or of TPOT, and the scenario has neither"
     return ""
 
 

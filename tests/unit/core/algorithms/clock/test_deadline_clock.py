@@ -9,15 +9,17 @@ from hypothesis import strategies as st
 
 from core.algorithms.clock.deadline_clock import (
     CATCH_UP,
+    DEVIATIONS,
     NO_SLACK_S,
     PROMPT,
-    SPARE_CACHE,
-    SPARE_SEATS,
+    SPARE,
+    hurried_mhz,
+    left_of_limits,
     lowest_mhz,
-    pressed_s,
 )
-from core.engine.compiled_model import iteration, model_row
+from core.engine.compiled_model import F_V, iteration, model_row
 from core.engine.engine_model import engine_model
+from core.engine.steady_state import SPARE_DEVIATIONS
 from tests.unit.laws import examples
 
 ROW = model_row(engine_model("Llama2-70B", "H100-SXM-80GB", 8, "vllm-v1"))
@@ -114,16 +116,58 @@ def test_the_clock_keeps_the_limits_and_the_next_lower_one_does_not(waiting, dec
         assert not keeps(CLOCKS[CLOCKS.index(mhz) - 1], *given_)
 
 
+MANY = 10**9  # answers, of which chance takes nothing
+
+
 @pytest.mark.parametrize(
     ("cache", "seats", "share"),
     [
         (0.0, 0.0, 1.0),
-        (1.0 - SPARE_CACHE, 1.0 - SPARE_SEATS, 1.0),
-        (1.0 - SPARE_CACHE / 2, 0.0, 0.5),
-        (0.0, 1.0 - SPARE_SEATS / 2, 0.5),
+        (1.0 - SPARE, 1.0 - SPARE, 1.0),
+        (1.0 - SPARE / 2, 0.0, 0.5),
+        (0.0, 1.0 - SPARE / 2, 0.5),
         (1.0, 0.0, 0.0),
         (1.1, 0.0, 0.0),
     ],
 )
-def test_answers_are_hurried_as_the_room_shrinks(cache, seats, share):
-    assert pressed_s(0.1, cache, seats) == pytest.approx(0.1 * share)
+def test_less_is_left_of_limits_as_the_room_shrinks(cache, seats, share):
+    assert left_of_limits(cache, seats, MANY) == pytest.approx(share, abs=1e-3)
+
+
+def test_chance_takes_a_larger_share_of_a_small_cache():
+    assert left_of_limits(0.7, 0.0, 9) < left_of_limits(0.7, 0.0, 100) < left_of_limits(0.7, 0.0, MANY)
+    most = 9 / (9 + DEVIATIONS * 3)  # of nine answers, the share at which their deviations reach the rest
+    assert left_of_limits(0.99 * most, 0.0, 9) > 0.0
+    assert left_of_limits(most, 0.0, 9) == pytest.approx(0.0, abs=1e-9)
+
+
+def hurried(share, waiting=(), decodes=200, context=200_000, slack_s=0.05, tpot_s=0.1):
+    now = prompts(*waiting), decodes, context, slack_s, tpot_s, 100.0, BUDGET, CHUNK, SEATS
+    needed = lowest_mhz(ROW, FLOOR, STEP, *now)
+    return needed, hurried_mhz(ROW, needed, FLOOR, STEP, *now, share)
+
+
+KNEE = max(mhz for mhz in CLOCKS if mhz <= ROW[F_V])
+
+
+@pytest.mark.parametrize("waiting", [(), ((300, 0, 101.0),)])
+def test_answers_are_hurried_to_where_the_voltage_rises_and_to_the_top_where_nothing_is_left(waiting):
+    needed, unhurried = hurried(1.0, waiting)
+    assert needed == unhurried < KNEE
+    clocks = [hurried(share, waiting)[1] for share in (1.0, 0.7, 0.4, 0.1, 0.0)]
+    assert clocks == sorted(clocks)
+    assert len(set(clocks)) > 3
+    assert clocks[-2:] == [KNEE, TOP]
+
+
+def test_a_clock_that_limits_need_is_not_lowered_by_room():
+    needed, mhz = hurried(0.5, ((1500, 0, 100.12),), slack_s=5.0)
+    assert mhz == needed > KNEE
+
+
+def test_nobody_is_hurried_where_no_answer_is_under_way():
+    assert hurried(0.0, (), decodes=0, context=0)[1] == FLOOR
+
+
+def test_deviations_are_those_that_plans_leave_room_for():
+    assert DEVIATIONS == SPARE_DEVIATIONS

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from core.algorithms.fleet.arrival_replay import Arrivals, EngineLoad, fewest, late, prefill_s
+from core.algorithms.fleet.arrival_replay import (
+    TOKENS,
+    Arrivals,
+    EngineLoad,
+    Replay,
+    allowed_late,
+    alone_s,
+    between,
+    hurried_s,
+    prefill_s,
+)
 from core.engine.compiled_model import iteration, model_row
 from core.engine.engine_model import engine_model
 
 ROW = model_row(engine_model("Llama2-70B", "H100-SXM-80GB", 8, "vllm-v1"))
-IDLE = EngineLoad(decodes=0.0, context_tokens=0.0, chunk_tokens=1024, iteration_s=0.0)
+LOAD = EngineLoad(answer_tokens=1.0, context_tokens=0.0, chunk_tokens=1024, tpot_s=0.1)
 
 
 def arrivals(at_s, tokens=100.0, limit_s=1.0):
@@ -22,8 +34,12 @@ def heaps(size, count, tokens=4000.0, apart_s=60.0):
     return arrivals(np.repeat(np.arange(count) * apart_s, size), tokens)
 
 
-def least(seen, nearer=1.0, most=20, load=IDLE, share=0.005):
-    return fewest(ROW, seen, load, nearer, most, share)
+def replay(seen, nearer=1.0, load=LOAD, largest=256.0):
+    return Replay(ROW, seen, load, nearer, alone_s(ROW, seen, load), largest)
+
+
+def least(seen, most=20, share=0.005, **given):
+    return replay(seen, **given).fewest(most, allowed_late(seen.at_s.size, share))
 
 
 def test_prefill_takes_its_chunks_one_after_the_other():
@@ -33,19 +49,32 @@ def test_prefill_takes_its_chunks_one_after_the_other():
     assert (one, two) == (pytest.approx(first), pytest.approx(first + rest))
 
 
-@pytest.mark.parametrize(("instances", "expected"), [(1, 3), (2, 2), (3, 1), (4, 0)])
-def test_requests_join_the_instance_that_is_free_first(instances, expected):
-    at_s, takes_s, limit_s = np.zeros(4), np.full(4, 0.6), np.full(4, 1.0)
-    assert late(at_s, takes_s, limit_s, instances, np.inf) == expected
+@pytest.mark.parametrize("tokens", [1.0, 90.0, 1024.0, 5000.0])
+@pytest.mark.parametrize("answers", [0.0, 30.0, 200.0])
+def test_times_between_those_of_the_table_lie_on_lines(tokens, answers):
+    rows = [prefill_s(ROW, TOKENS[:28], 1024.0, n, n * 800.0) for n in (0.0, 100.0, 200.0)]
+    exact = prefill_s(ROW, np.array([tokens]), 1024.0, answers, answers * 800.0)[0]
+    assert between(np.array(rows), 100.0, answers, tokens) == pytest.approx(exact, rel=0.06)
 
 
 def test_a_heap_needs_as_many_as_its_prompts_take_beside_each_other():
-    alone_s = float(prefill_s(ROW, np.array([4000.0]), 1024.0, 1.0, 0.0)[0])
-    each = int(1.0 / alone_s)  # that one instance serves in time, one after the other
+    alone = float(alone_s(ROW, arrivals([0.0], 4000.0), LOAD)[0])
+    each = int(1.0 / alone)  # that one instance serves in time, one after the other
     assert each >= 2
-    assert least(heaps(size=each, count=300)) == 1
+    assert least(heaps(size=each - 1, count=300)) == 1
     assert least(heaps(size=2 * each + 1, count=300)) == 3
-    assert least(heaps(size=2 * each + 1, count=300), most=2) == 2
+
+
+def test_none_is_enough_where_all_that_there_are_leave_more_late_than_may_be():
+    seen = heaps(size=40, count=300)
+    assert least(seen, most=2) is None
+    assert replay(seen).late_on(2) > replay(seen).late_on(4) > 0
+
+
+def test_short_prompts_that_wait_together_are_taken_in_together():
+    alone = float(alone_s(ROW, arrivals([0.0], 50.0), LOAD)[0])
+    one_by_one = int(1.0 / alone)
+    assert least(heaps(size=3 * one_by_one, count=300, tokens=50.0)) == 1
 
 
 def test_one_heap_among_many_requests_may_be_late_and_one_among_few_may_not():
@@ -61,17 +90,30 @@ def test_a_prompt_that_no_number_of_instances_serves_in_time_is_not_counted():
     assert least(arrivals(np.arange(100.0) * 60.0, tokens=30_000.0, limit_s=0.2)) == 1
 
 
-def test_more_are_needed_when_requests_come_nearer_and_when_less_of_the_limit_is_left():
+def test_more_are_needed_when_requests_come_nearer():
     rng = np.random.default_rng(1)
     seen = arrivals(np.cumsum(rng.exponential(0.4, 4000)), 4000.0)
     assert least(seen) < least(seen, nearer=3.0)
-    busy = EngineLoad(decodes=200.0, context_tokens=1500.0, chunk_tokens=1024, iteration_s=0.6)
-    assert least(seen) < least(seen, load=busy)
 
 
-def test_nothing_that_came_needs_one_and_no_room_is_no_instance():
-    assert least(arrivals([])) == 1
-    assert least(arrivals([]), most=0) == 0
+def test_more_are_needed_when_answers_fill_iterations_and_batches():
+    rng = np.random.default_rng(1)
+    seen = arrivals(np.cumsum(rng.exponential(0.1, 4000)), 100.0)
+    long = replace(LOAD, answer_tokens=1500.0, context_tokens=1000.0)
+    assert least(seen) < least(seen, load=long)
+    assert least(seen, load=long) < least(seen, load=long, largest=40.0)
+
+
+def test_a_paced_prompt_has_more_left_to_do_when_the_next_one_comes():
+    seen = arrivals(np.sort(np.concatenate([60.0 * np.arange(200), 60.0 * np.arange(200) + 0.5])), 15_000.0)
+    assert replay(seen).late_on(1) == 0
+    assert replay(seen, load=replace(LOAD, ttft_share=0.95)).late_on(1) > 0
+
+
+def test_a_paced_prefill_goes_on_at_the_top_after_the_chunk_in_flight():
+    assert hurried_s(begun_s=0.0, ends_s=4.0, top_s=1.0, chunks=4.0, now_s=1.5) == pytest.approx(2.0 + 0.5)
+    assert hurried_s(begun_s=0.0, ends_s=4.0, top_s=1.0, chunks=1.0, now_s=1.5) == 4.0
+    assert hurried_s(begun_s=0.0, ends_s=4.0, top_s=1.0, chunks=4.0, now_s=5.0) == 4.0
 
 
 def test_since_keeps_the_last_of_a_time_and_no_fewer_than_asked_for():

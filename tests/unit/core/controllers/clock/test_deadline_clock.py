@@ -13,6 +13,7 @@ from core.algorithms.clock.deadline_clock import MOST_PROMPTS, PROMPT
 from core.controllers.clock.deadline_clock import (
     BETWEEN_TOKENS,
     FIRST_TOKEN,
+    ROOM,
     DeadlineConfig,
     DeadlineObservation,
     DeadlineState,
@@ -178,3 +179,14 @@ def test_engines_limits_count() -> None:
 def test_clocks_that_are_not_apart_are_refused() -> None:
     with pytest.raises(ValueError, match="no 0 MHz apart"):
         replace(CONFIG, step_mhz=0.0)
+
+
+def test_decision_says_that_answers_leave_room_where_cache_or_batch_fill_up() -> None:
+    many = see(decodes=220, context_tokens=40_000, slack_s=5.0, tpot_s=0.15)
+    _, calm = step(None, many, CONFIG)
+    state, effects = step(None, replace(many, share=0.4), CONFIG)
+    assert state.target_mhz is not None
+    assert state.target_mhz > calm.rationale.inputs["to_mhz"]
+    assert effects.rationale.inputs["binds"] == ROOM
+    assert effects.rationale.inputs["share_of_limits"] == 0.4
+    assert "leaves 40% of the limits to 0 prompts that wait and 220 answers" in effects.rationale.summary

@@ -251,3 +251,35 @@ def test_site_without_a_use_is_left_empty_and_no_site_when_nothing_may_run():
     none, effects = at_sites(None, 1.0, caps_w={"east": 1.0, "west": 1.0})
     assert none is None
     assert effects.rationale.reason is Reason.AT_LIMIT
+
+
+def cramped(room4, room8):
+    """On 12 GPUs for (3, 1): three of TP4, or a TP8 and a TP4; TP8 serves for less."""
+    return replace(OFFERS[0], room=room4), replace(OFFERS[1], room=room8)
+
+
+def standing(offers, counts, rps):
+    """A fleet as it was asked for, whatever it costs."""
+    rule = {"": SiteRule(least=counts, most=counts)}
+    state, _ = decide(None, rps, offers=offers)
+    return replace(state, mix=best_mix(offers, rps, rps, LIMITS, rule))
+
+
+TP4 = OFFERS[0].mode
+TP4_MOST = float(OFFERS[0].profile.top().within(LIMITS)[0])
+
+
+@pytest.mark.parametrize(("room4", "room8", "expected"), [(3, 1, {("", TP4): 3}), (6, 3, {("", TP8): 1})])
+def test_kinds_change_only_where_the_load_is_carried_meanwhile(room4, room8, expected):
+    offers = cramped(room4, room8)
+    state = standing(offers, {TP4: 2}, 1.8 * TP4_MOST)
+    grown, effects = decide(state, 2.2 * TP4_MOST, offers=offers)
+    assert effects.rationale.reason is Reason.CONGESTED
+    assert grown.workers == expected
+
+
+def test_a_kind_that_keeps_no_first_token_in_time_counts_for_nothing():
+    offers = cramped(6, 3)
+    least = {offers[0].kind: 2, offers[1].kind: None}
+    state, _ = step(None, RightSizeObservation(0.0, POOL, (1.0,), offers, LIMITS, least=least), CONFIG)
+    assert state.workers == {("", TP4): 2}

@@ -40,5 +40,9 @@ def test_planned_batch_is_load_by_the_time_of_a_request(mhz, load_rps, batch):
     assert by_batch(PROFILE, mhz, load_rps, output_tokens=100.0) == pytest.approx(batch)
 
 
+def test_batch_is_load_by_the_time_in_the_largest_one_where_clocks_go_by_deadlines():
+    assert by_batch(PROFILE, None, 0.5, output_tokens=100.0) == pytest.approx(0.5 * (0.2 + 100 * 0.04))
+
+
 def test_planned_batch_of_an_unknown_instance_is_its_load():
     assert by_batch(None, 1400.0, 3.0, output_tokens=100.0) == 3.0

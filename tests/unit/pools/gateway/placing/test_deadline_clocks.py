@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from core.algorithms.clock.deadline_clock import NO_SLACK_S
+from core.algorithms.clock.deadline_clock import NO_SLACK_S, left_of_limits
 from core.controllers.clock import deadline_clock
 from core.controllers.clock.deadline_clock import DeadlineConfig, DeadlineObservation
 from core.engine import measured
@@ -268,17 +268,19 @@ async def test_what_others_have_sent_is_in_the_batch_when_the_agent_reports_more
     await paced.house.clear()
 
 
-@pytest.mark.parametrize(("cache", "seats", "share"), [(0.4, 0.7, 1.0), (0.7, 0.85, 0.5), (1.0, 1.0, 0.0)])
-async def test_answers_are_hurried_when_the_cache_fills_or_the_batch_is_nearly_full(
-    paced: Paced, cache: float, seats: float, share: float
-) -> None:
+@pytest.mark.parametrize("taken", [0.1, 0.5, 0.8, 1.0])
+async def test_less_is_left_of_limits_as_cache_or_batch_fill(paced: Paced, taken: float) -> None:
     paced.house.fake.engine_limits = EngineLimits(max_num_seqs=20)
     paced.limited(tpot_s=0.2)
     await paced.come()
-    paced.report(kv_usage=cache)
-    assert paced.seen().tpot_s == pytest.approx(0.2 * share)
-    paced.report(kv_usage=0.0, running=int(20 * seats) + 1)
-    assert paced.seen().tpot_s == pytest.approx(0.2 * share)
+    paced.report(kv_usage=taken, running=5)
+    seen = paced.seen()
+    assert seen.share == left_of_limits(taken, seen.decodes / 20, seen.decodes)
+    paced.report(kv_usage=0.0, running=int(20 * taken))
+    seen = paced.seen()
+    assert seen.decodes > 0.9 * 20 * taken - 1
+    assert seen.share == pytest.approx(left_of_limits(0.0, seen.decodes / 20, seen.decodes))
+    assert seen.tpot_s == 0.2
     await paced.house.clear()
 
 
