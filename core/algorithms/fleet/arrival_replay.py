@@ -3,9 +3,9 @@
 A plan by rates keeps what a steady load needs. What breaks a promise on a small fleet is that prompts of very different
 lengths come in heaps, which no rate and no mean length tells. Here the arrivals just seen come again, as near to each
 other as the load ahead has it, each at the instance whose prompts are done with first, at the top clock. Prompts that
-wait there are taken in together, beside the answers of those that came before. A request is late when its first token
-would be, or where so many answers are under way that tokens come too slowly. So a burst that came counts for as long as
-it is remembered, and nothing is assumed of what bursts are like.
+wait there are taken in shortest first, beside the answers of those that came before. A request is late when its first
+token would be, or where so many answers are under way that tokens come too slowly. So a burst that came counts for as
+long as it is remembered, and nothing is assumed of what bursts are like.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ PEAK_S = 30.0  # over which a load is one: about what a ready server takes to st
 LULL_S = 600.0
 TOKENS = 2.0 ** np.arange(0.0, 20.5, 0.5)  # at which a prefill is timed, as far as the longest prompt
 ANSWERS = 9  # numbers of answers beside it at which it is timed
+MOST_WAITING = 128  # prompts at an instance; more are late anyway
 PHASE = (5.0**0.5 - 1.0) / 2.0  # of one request after the other in the iteration that is under way: spread evenly
 
 
@@ -137,10 +138,11 @@ def late(
 ) -> int:
     """Counts the requests that are late on some instances, and ends where they are more than `most`.
 
-    A prompt shorter than what is left of the one that an instance is at comes between its chunks, where no other waits;
-    else they wait, and are taken in together. Where clocks go by deadlines (`ttft_share` above 0), a prompt that comes to an instance without
-    any ends after this share of its limit, and sooner where another one comes; and answers take what `left_of_limits`
-    leaves them of their time, which settles where the room that they take at a pace gives just this pace.
+    Prompts that wait are taken in shortest first, as many at a time as make a chunk; a shorter one also comes between
+    the chunks of the one that an instance is at. Where clocks go by deadlines (`ttft_share` above 0), a prompt that
+    comes to an instance without any ends after this share of its limit, sooner where answers are under way that it
+    would hold up, and where another one comes. Answers take what `left_of_limits` leaves them of their time, which
+    settles where the room that they take at a pace gives just this pace.
 
     Args:
         at_s, tokens, limit_s: Of each request, in order: when it comes, its prompt, the limit of its TTFT; (requests,).
@@ -151,8 +153,9 @@ def late(
         chunk: Tokens of a prompt in an iteration at most.
     """
     begun_s, ends_s, top_s, chunks = np.zeros(instances), np.zeros(instances), np.zeros(instances), np.ones(instances)
-    at_tokens, due_s = np.zeros(instances), np.full(instances, np.inf)
-    waiting, takes_s = np.zeros(instances), np.zeros(instances)
+    at_tokens, at_due_s = np.zeros(instances), np.full(instances, np.inf)  # of one prompt in flight by itself
+    waits, left, takes_s = np.zeros(instances, np.int64), np.zeros(instances), np.zeros(instances)
+    own, due_s = np.zeros((instances, MOST_WAITING)), np.zeros((instances, MOST_WAITING))
     count, oldest = 0, 0
     for k in range(at_s.size):
         now_s = at_s[k]
@@ -161,50 +164,71 @@ def late(
         came = (k - oldest) / instances
         share = min(1.0, 1.0 / (SPARE + came / largest)) if ttft_share > 0.0 else 1.0
         answers = min(came * share, largest)
-        best, best_s = 0, np.inf
+        b, best_s = 0, np.inf
         for i in range(instances):
+            while ends_s[i] <= now_s and waits[i] > 0:  # some of what waited was taken in
+                round_tokens, taken, soonest_s = 0.0, 0, np.inf
+                while waits[i] > 0:
+                    j = int(np.argmin(own[i, : waits[i]]))
+                    if taken > 0 and round_tokens + own[i, j] > chunk:
+                        break
+                    round_tokens += own[i, j]
+                    soonest_s = min(soonest_s, due_s[i, j])
+                    taken += 1
+                    waits[i] -= 1
+                    own[i, j], due_s[i, j] = own[i, waits[i]], due_s[i, waits[i]]
+                left[i] -= round_tokens
+                begun_s[i], top_s[i] = ends_s[i], between(table_s, answers_per_row, answers, round_tokens)
+                ends_s[i] += top_s[i]
+                chunks[i] = np.ceil(round_tokens / chunk)
+                at_tokens[i], at_due_s[i] = 0.0, np.inf
+                if ends_s[i] > soonest_s:
+                    count += 1
+                elif taken == 1:
+                    at_tokens[i], at_due_s[i] = round_tokens, soonest_s
+                takes_s[i] = between(table_s, answers_per_row, answers, left[i]) if waits[i] > 0 else 0.0
             free_s = now_s
-            if ends_s[i] + takes_s[i] > now_s:
-                free_s = ends_s[i] + takes_s[i]
-                if ends_s[i] > now_s:
-                    free_s = hurried_s(begun_s[i], ends_s[i], top_s[i], chunks[i], now_s)[1] + takes_s[i]
+            if ends_s[i] > now_s:
+                free_s = hurried_s(begun_s[i], ends_s[i], top_s[i], chunks[i], now_s)[1] + takes_s[i]
             if free_s < best_s:
-                best, best_s = i, free_s
-        b = best
-        if ends_s[b] <= now_s and waiting[b] > 0.0:  # what waited was taken in
-            begun_s[b], top_s[b], at_tokens[b], due_s[b] = ends_s[b], takes_s[b], 0.0, np.inf
-            chunks[b] = np.ceil(waiting[b] / chunk)
-            ends_s[b] += takes_s[b]
-            takes_s[b] = waiting[b] = 0.0
+                b, best_s = i, free_s
+        most_answers = min(came, largest)
+        each_s = tpot_s * most_answers / came if came > 0.0 else tpot_s
+        crowded = between(table_s, answers_per_row, most_answers, 1.0) > each_s
+        if crowded:
+            count += 1
+        own_s = between(table_s, answers_per_row, answers, tokens[k])
+        end_s = now_s + limit_s[k] if not crowded else np.inf  # it is late once
         if ends_s[b] <= now_s:  # nothing to take in
             phase_s = tpot_s * share * ((k * PHASE) % 1.0) if answers > 0.0 else 0.0
-            begun_s[b], at_tokens[b], due_s[b] = now_s + phase_s, tokens[k], now_s + limit_s[k]
-            top_s[b], chunks[b] = between(table_s, answers_per_row, answers, tokens[k]), np.ceil(tokens[k] / chunk)
-            ends_s[b] = first_s = begun_s[b] + top_s[b]
-            if limit_s[k] < np.inf:
-                ends_s[b] = max(first_s, now_s + ttft_share * limit_s[k])
+            begun_s[b], top_s[b], chunks[b] = now_s + phase_s, own_s, np.ceil(tokens[k] / chunk)
+            ends_s[b] = begun_s[b] + own_s
+            at_tokens[b], at_due_s[b] = tokens[k], end_s
+            if ends_s[b] > end_s:
+                at_due_s[b] = np.inf
+                count += 1
+            elif end_s < np.inf:
+                paced_s = now_s + ttft_share * limit_s[k]
+                if answers >= 1.0:  # each chunk is a token of theirs
+                    paced_s = min(paced_s, begun_s[b] + chunks[b] * tpot_s * share)
+                ends_s[b] = max(ends_s[b], paced_s)
         else:
             chunk_s, ends_s[b] = hurried_s(begun_s[b], ends_s[b], top_s[b], chunks[b], now_s)
             begun_s[b] = ends_s[b] - top_s[b]
-            if waiting[b] == 0.0 and tokens[k] < at_tokens[b] * (ends_s[b] - chunk_s) / top_s[b]:
-                own_s = between(table_s, answers_per_row, answers, tokens[k])
-                first_s = chunk_s + own_s
+            if waits[b] == 0 and tokens[k] < at_tokens[b] * (ends_s[b] - chunk_s) / top_s[b]:
                 begun_s[b] += own_s
                 ends_s[b] += own_s
-                if ends_s[b] > due_s[b]:
-                    due_s[b] = np.inf
+                count += int(chunk_s + own_s > end_s)
+                if ends_s[b] > at_due_s[b]:
+                    at_due_s[b] = np.inf
                     count += 1
+            elif waits[b] == MOST_WAITING:
+                count += 1
             else:
-                waiting[b] += tokens[k]
-                takes_s[b] = between(table_s, answers_per_row, answers, waiting[b])
-                first_s = ends_s[b] + takes_s[b]
-        most_answers = min(came, largest)
-        each_s = tpot_s * most_answers / came if came > 0.0 else tpot_s
-        if first_s - now_s > limit_s[k]:
-            due_s[b] = np.inf if due_s[b] == now_s + limit_s[k] else due_s[b]
-            count += 1
-        elif between(table_s, answers_per_row, most_answers, 1.0) > each_s:
-            count += 1
+                own[b, waits[b]], due_s[b, waits[b]] = tokens[k], end_s
+                waits[b] += 1
+                left[b] += tokens[k]
+                takes_s[b] = between(table_s, answers_per_row, answers, left[b])
         if count > most:
             break
     return count
