@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +22,25 @@ from core.compiled import compiled
 from core.engine.compiled_model import F_MAX, iteration
 
 Floats = NDArray[np.float64]
+FLIGHT = np.dtype(  # what an instance is at: from when to when, how long it takes at the top clock, in how many chunks
+    [
+        ("begun_s", np.float64),
+        ("ends_s", np.float64),
+        ("top_s", np.float64),
+        ("chunks", np.float64),
+        ("tokens", np.float64),  # of one prompt by itself; else 0
+        ("due_s", np.float64),  # of one prompt by itself that is not late yet; else infinite
+        ("waiting", np.float64),  # tokens of prompts that wait
+    ]
+)
+WAITS = np.dtype([("tokens", np.float64), ("due_s", np.float64)])
 
 MOST_SEEN = 8192  # arrivals that are looked at: hours of a small service, a minute of a large one
 PEAK_S = 30.0  # over which a load is one: about what a ready server takes to start
 LULL_S = 600.0
 TOKENS = 2.0 ** np.arange(0.0, 20.5, 0.5)  # at which a prefill is timed, as far as the longest prompt
 ANSWERS = 9  # numbers of answers beside it at which it is timed
-MOST_WAITING = 128  # prompts at an instance; more are late anyway
+MOST_WAITING = 512  # prompts at an instance; more are late anyway
 PHASE = (5.0**0.5 - 1.0) / 2.0  # of one request after the other in the iteration that is under way: spread evenly
 
 
@@ -112,13 +125,54 @@ def between(table_s: Floats, answers_per_row: float, answers: float, tokens: flo
 
 
 @compiled
-def hurried_s(begun_s: float, ends_s: float, top_s: float, chunks: float, now_s: float) -> tuple[float, float]:
-    """Returns when the chunk in flight of a prefill ends, and when all of it does if it goes on at the top clock, where
-    it takes `top_s`."""
-    each_s = (ends_s - begun_s) / chunks
-    gone = min(chunks, np.floor((now_s - begun_s) / each_s) + 1.0)
-    chunk_s = begun_s + gone * each_s
-    return chunk_s, chunk_s + (chunks - gone) * top_s / chunks
+def hurried_s(flight: Any, now_s: float) -> tuple[float, float]:
+    """Returns when the chunk in flight of a prefill, of FLIGHT, ends, and when all of it does if it goes on at the top
+    clock."""
+    each_s = (flight["ends_s"] - flight["begun_s"]) / flight["chunks"]
+    gone = min(flight["chunks"], np.floor((now_s - flight["begun_s"]) / each_s) + 1.0)
+    chunk_s = flight["begun_s"] + gone * each_s
+    return chunk_s, chunk_s + (flight["chunks"] - gone) * flight["top_s"] / flight["chunks"]
+
+
+@compiled
+def take_in(
+    flight: Any,
+    waits: Any,
+    count: int,
+    now_s: float,
+    table_s: Floats,
+    answers_per_row: float,
+    answers: float,
+    chunk: float,
+) -> tuple[int, int]:
+    """Takes in what waits at an instance, round by round, until one ends after `now_s`: the shortest prompt, and as
+    many more as make a chunk. Returns how many wait still, of `count`, and how many are late.
+
+    `flight` is of FLIGHT; `waits` of WAITS, (most that wait,).
+    """
+    late_ones = 0
+    while count > 0 and flight["ends_s"] <= now_s:
+        round_tokens, taken, soonest_s = 0.0, 0, np.inf
+        while count > 0:
+            j = int(np.argmin(waits["tokens"][:count]))
+            if taken > 0 and round_tokens + waits[j]["tokens"] > chunk:
+                break
+            round_tokens += waits[j]["tokens"]
+            soonest_s = min(soonest_s, waits[j]["due_s"])
+            taken += 1
+            count -= 1
+            waits[j] = waits[count]
+        flight["waiting"] -= round_tokens
+        flight["top_s"] = between(table_s, answers_per_row, answers, round_tokens)
+        flight["begun_s"] = flight["ends_s"]
+        flight["ends_s"] += flight["top_s"]
+        flight["chunks"] = np.ceil(round_tokens / chunk)
+        flight["tokens"], flight["due_s"] = 0.0, np.inf
+        if flight["ends_s"] > soonest_s:
+            late_ones += 1
+        elif taken == 1:
+            flight["tokens"], flight["due_s"] = round_tokens, soonest_s
+    return count, late_ones
 
 
 @compiled
@@ -152,11 +206,9 @@ def late(
         largest: Answers that an engine has under way at most; where more come it must be done with them sooner.
         chunk: Tokens of a prompt in an iteration at most.
     """
-    begun_s, ends_s, top_s, chunks = np.zeros(instances), np.zeros(instances), np.zeros(instances), np.ones(instances)
-    at_tokens, at_due_s = np.zeros(instances), np.full(instances, np.inf)  # of one prompt in flight by itself
-    waits, left, takes_s = np.zeros(instances, np.int64), np.zeros(instances), np.zeros(instances)
-    own, due_s = np.zeros((instances, MOST_WAITING)), np.zeros((instances, MOST_WAITING))
-    count, oldest = 0, 0
+    flights, waits = np.zeros(instances, FLIGHT), np.zeros((instances, MOST_WAITING), WAITS)
+    counts = np.zeros(instances, np.int64)
+    late_ones, oldest, answers = 0, 0, 0.0
     for k in range(at_s.size):
         now_s = at_s[k]
         while at_s[oldest] < now_s - answer_s:
@@ -164,74 +216,61 @@ def late(
         came = (k - oldest) / instances
         share = min(1.0, 1.0 / (SPARE + came / largest)) if ttft_share > 0.0 else 1.0
         answers = min(came * share, largest)
-        b, best_s = 0, np.inf
+        best, best_s = 0, np.inf
         for i in range(instances):
-            while ends_s[i] <= now_s and waits[i] > 0:  # some of what waited was taken in
-                round_tokens, taken, soonest_s = 0.0, 0, np.inf
-                while waits[i] > 0:
-                    j = int(np.argmin(own[i, : waits[i]]))
-                    if taken > 0 and round_tokens + own[i, j] > chunk:
-                        break
-                    round_tokens += own[i, j]
-                    soonest_s = min(soonest_s, due_s[i, j])
-                    taken += 1
-                    waits[i] -= 1
-                    own[i, j], due_s[i, j] = own[i, waits[i]], due_s[i, waits[i]]
-                left[i] -= round_tokens
-                begun_s[i], top_s[i] = ends_s[i], between(table_s, answers_per_row, answers, round_tokens)
-                ends_s[i] += top_s[i]
-                chunks[i] = np.ceil(round_tokens / chunk)
-                at_tokens[i], at_due_s[i] = 0.0, np.inf
-                if ends_s[i] > soonest_s:
-                    count += 1
-                elif taken == 1:
-                    at_tokens[i], at_due_s[i] = round_tokens, soonest_s
-                takes_s[i] = between(table_s, answers_per_row, answers, left[i]) if waits[i] > 0 else 0.0
             free_s = now_s
-            if ends_s[i] > now_s:
-                free_s = hurried_s(begun_s[i], ends_s[i], top_s[i], chunks[i], now_s)[1] + takes_s[i]
+            if counts[i] > 0:
+                counts[i], more = take_in(
+                    flights[i], waits[i], counts[i], now_s, table_s, answers_per_row, answers, chunk
+                )
+                late_ones += more
+            if flights[i]["ends_s"] > now_s:
+                free_s = hurried_s(flights[i], now_s)[1]
+                if counts[i] > 0:
+                    free_s += between(table_s, answers_per_row, answers, flights[i]["waiting"])
             if free_s < best_s:
-                b, best_s = i, free_s
+                best, best_s = i, free_s
         most_answers = min(came, largest)
         each_s = tpot_s * most_answers / came if came > 0.0 else tpot_s
-        crowded = between(table_s, answers_per_row, most_answers, 1.0) > each_s
-        if crowded:
-            count += 1
+        due_s = now_s + limit_s[k]
+        if between(table_s, answers_per_row, most_answers, 1.0) > each_s:
+            late_ones += 1
+            due_s = np.inf  # it is late once
+        f = flights[best]
         own_s = between(table_s, answers_per_row, answers, tokens[k])
-        end_s = now_s + limit_s[k] if not crowded else np.inf  # it is late once
-        if ends_s[b] <= now_s:  # nothing to take in
-            phase_s = tpot_s * share * ((k * PHASE) % 1.0) if answers > 0.0 else 0.0
-            begun_s[b], top_s[b], chunks[b] = now_s + phase_s, own_s, np.ceil(tokens[k] / chunk)
-            ends_s[b] = begun_s[b] + own_s
-            at_tokens[b], at_due_s[b] = tokens[k], end_s
-            if ends_s[b] > end_s:
-                at_due_s[b] = np.inf
-                count += 1
-            elif end_s < np.inf:
+        if f["ends_s"] <= now_s:  # nothing to take in
+            f["begun_s"] = now_s + (tpot_s * share * ((k * PHASE) % 1.0) if answers > 0.0 else 0.0)
+            f["top_s"], f["chunks"], f["tokens"], f["due_s"] = own_s, np.ceil(tokens[k] / chunk), tokens[k], due_s
+            f["ends_s"] = f["begun_s"] + own_s
+            if f["ends_s"] > due_s:
+                f["due_s"] = np.inf
+                late_ones += 1
+            elif due_s < np.inf:
                 paced_s = now_s + ttft_share * limit_s[k]
                 if answers >= 1.0:  # each chunk is a token of theirs
-                    paced_s = min(paced_s, begun_s[b] + chunks[b] * tpot_s * share)
-                ends_s[b] = max(ends_s[b], paced_s)
+                    paced_s = min(paced_s, f["begun_s"] + f["chunks"] * tpot_s * share)
+                f["ends_s"] = max(f["ends_s"], paced_s)
         else:
-            chunk_s, ends_s[b] = hurried_s(begun_s[b], ends_s[b], top_s[b], chunks[b], now_s)
-            begun_s[b] = ends_s[b] - top_s[b]
-            if waits[b] == 0 and tokens[k] < at_tokens[b] * (ends_s[b] - chunk_s) / top_s[b]:
-                begun_s[b] += own_s
-                ends_s[b] += own_s
-                count += int(chunk_s + own_s > end_s)
-                if ends_s[b] > at_due_s[b]:
-                    at_due_s[b] = np.inf
-                    count += 1
-            elif waits[b] == MOST_WAITING:
-                count += 1
+            chunk_s, ends_s = hurried_s(f, now_s)
+            f["begun_s"], f["ends_s"] = ends_s - f["top_s"], ends_s
+            if counts[best] == 0 and tokens[k] < f["tokens"] * (ends_s - chunk_s) / f["top_s"]:
+                f["begun_s"] += own_s
+                f["ends_s"] += own_s
+                late_ones += int(chunk_s + own_s > due_s)
+                if f["ends_s"] > f["due_s"]:
+                    f["due_s"] = np.inf
+                    late_ones += 1
+            elif counts[best] == MOST_WAITING:
+                late_ones += 1
             else:
-                own[b, waits[b]], due_s[b, waits[b]] = tokens[k], end_s
-                waits[b] += 1
-                left[b] += tokens[k]
-                takes_s[b] = between(table_s, answers_per_row, answers, left[b])
-        if count > most:
-            break
-    return count
+                waits[best, counts[best]]["tokens"], waits[best, counts[best]]["due_s"] = tokens[k], due_s
+                counts[best] += 1
+                f["waiting"] += tokens[k]
+        if late_ones > most:
+            return late_ones
+    for i in range(instances):
+        late_ones += take_in(flights[i], waits[i], counts[i], np.inf, table_s, answers_per_row, answers, chunk)[1]
+    return late_ones
 
 
 def alone_s(c: Floats, seen: Arrivals, load: EngineLoad) -> Floats:

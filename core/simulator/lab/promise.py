@@ -101,7 +101,8 @@ def left_out(case: Case, policy: str, load: Mapping[str, float]) -> str:
     if load[_COUNT] > most:
         return f"not run on more than {most:,} requests, which takes it long"
     classes = [own for service in read_scenario(case.file, case.settings).services for own in service.classes]
-    if policy in NEED_PACE and all(own.slo.e2e_s is None and own.slo.tpot_s is None for own in classes):
+    paces = [own.slo.e2e_s or own.slo.tpot_mean_s or own.slo.itl_p99_s for own in classes]
+    if policy in NEED_PACE and not any(paces):
         return "not run: its clock goes by an objective of E2E latency or of TPOT, and the scenario has neither"
     return ""
 

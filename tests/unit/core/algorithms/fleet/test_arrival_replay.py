@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from core.algorithms.fleet.arrival_replay import (
+    FLIGHT,
     TOKENS,
     Arrivals,
     EngineLoad,
@@ -110,10 +111,15 @@ def test_a_paced_prompt_has_more_left_to_do_when_the_next_one_comes():
     assert replay(seen, load=replace(LOAD, ttft_share=0.95)).late_on(1) > 0
 
 
-def test_a_paced_prefill_goes_on_at_the_top_after_the_chunk_in_flight():
-    assert hurried_s(begun_s=0.0, ends_s=4.0, top_s=1.0, chunks=4.0, now_s=1.5) == pytest.approx(2.0 + 0.5)
-    assert hurried_s(begun_s=0.0, ends_s=4.0, top_s=1.0, chunks=1.0, now_s=1.5) == 4.0
-    assert hurried_s(begun_s=0.0, ends_s=4.0, top_s=1.0, chunks=4.0, now_s=5.0) == 4.0
+@pytest.mark.parametrize(
+    ("top_s", "chunks", "expected"),
+    [(1.0, 4.0, (2.0, 2.0 + 2 * 0.25)), (1.0, 1.0, (4.0, 4.0)), (4.0, 4.0, (2.0, 4.0))],
+    ids=["paced", "one chunk", "at the top already"],
+)
+def test_a_paced_prefill_goes_on_at_the_top_after_the_chunk_in_flight(top_s, chunks, expected):
+    flight = np.zeros(1, FLIGHT)
+    flight["ends_s"], flight["top_s"], flight["chunks"] = 4.0, top_s, chunks
+    assert hurried_s(flight[0], 1.5) == pytest.approx(expected)
 
 
 def test_since_keeps_the_last_of_a_time_and_no_fewer_than_asked_for():
@@ -134,3 +140,26 @@ def test_requests_come_further_apart_after_ten_quiet_minutes_and_not_before():
     seen = arrivals(np.concatenate([np.arange(0.0, 1200.0, 0.5), np.arange(1200.0, 1800.0, 5.0)]))
     assert seen.nearer(1230.0, 0.2) == pytest.approx(1.0, abs=0.05)
     assert seen.nearer(1800.0, 0.2) == pytest.approx(0.2 / (2520 / 1800), rel=0.05)
+
+
+def test_a_short_prompt_comes_between_the_chunks_of_a_long_one_which_ends_later():
+    tokens = np.array([15_000.0, 50.0] * 100)
+    seen = Arrivals(np.repeat(60.0 * np.arange(100), 2) + np.tile([0.0, 0.1], 100), tokens, np.full(200, 0.75))
+    assert replay(seen).late_on(1) == 0, "the short one does not wait for the long one, nor holds it up for long"
+    many = np.concatenate([[0.0], 0.05 + 0.02 * np.arange(20)])
+    held_up = Arrivals(many, np.array([15_000.0, *[400.0] * 20]), np.full(21, 0.75))
+    assert replay(held_up).late_on(1) == 1
+
+
+def test_of_prompts_that_wait_the_shortest_are_taken_in_first():
+    long, short = [9000.0] * 3, [60.0] * 10
+    seen = Arrivals(np.zeros(14), np.array([2000.0, *long, *short]), np.full(14, 0.75))
+    assert replay(seen).late_on(1) == 2, "of the long ones; with them before the short ones all would be"
+
+
+def test_answers_under_way_keep_a_prompt_from_being_slow():
+    at_s = np.sort(np.concatenate([0.5 * np.arange(400), 20.0 * np.arange(10) + 0.3]))
+    seen = Arrivals(at_s, np.where(np.arange(at_s.size) % 41 == 0, 9000.0, 200.0), np.full(at_s.size, 1.0))
+    paced = replace(LOAD, ttft_share=0.95)
+    alone, beside = (replay(seen, load=replace(paced, answer_tokens=n)).late_on(1) for n in (1.0, 400.0))
+    assert beside <= alone

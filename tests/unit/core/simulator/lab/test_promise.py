@@ -85,10 +85,12 @@ def test_policies_that_judge_each_request_are_not_run_on_many() -> None:
     assert left_out(own, "dynaserve", few) == left_out(own, "greenserve", many) == ""
 
 
-def test_a_policy_that_goes_by_e2e_latency_is_run_where_there_is_an_objective_of_it() -> None:
-    load = {"requests": 9.0}
-    assert "the scenario has none" in left_out(Case("night", "night"), "throttllem", load)
-    assert left_out(Case("night", "night", ("slo.e2e_s=30",)), "throttllem", load) == ""
+@pytest.mark.parametrize(("settings", "runs"), [((), True), (("slo.tpot_s=null",), False), (("slo.e2e_s=30",), True)])
+def test_a_policy_whose_clock_goes_by_a_pace_is_run_where_there_is_an_objective_of_one(
+    settings: tuple[str, ...], runs: bool
+) -> None:
+    found = left_out(Case("night", "night", settings), "throttllem", {"requests": 9.0})
+    assert (found == "") is runs
 
 
 def test_the_least_energy_of_those_that_keep_the_objectives_is_bold_and_less_is_not() -> None:
