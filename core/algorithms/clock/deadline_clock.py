@@ -190,7 +190,8 @@ def hurried_mhz(
     answer that takes less time there also leaves room sooner. Only where nothing is left of the limits it is the top.
 
     Args:
-        mhz: The clock that the whole limits need (`lowest_mhz`, which has the other arguments).
+        mhz: The clock that the whole limits need (`lowest_mhz`, which has the other arguments: costs of shape (costs,)
+            and prompts of shape (prompts,) among them).
     """
     if share >= 1.0 or decodes == 0:
         return float(mhz)

@@ -79,7 +79,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What a pool's engines do with the requests that come.
+    """Names what the replay needs to know of a pool's engines and answers.
 
     `answer_tokens`: of a request. `context_tokens`: of an answer, in the cache. `chunk_tokens`: of a prompt in an
     iteration at most. `tpot_s`: the time between tokens that an engine keeps while no prompt waits. `ttft_share`: the
@@ -148,7 +148,7 @@ def take_in(
     """Takes in what waits at an instance, round by round, until one ends after `now_s`: the shortest prompt, and as
     many more as make a chunk. Returns how many wait still, of `count`, and how many are late.
 
-    `flight` is of FLIGHT; `waits` of WAITS, (most that wait,).
+    `flight` is of FLIGHT; `waits` of WAITS, (most that wait,); `table_s` of `between`, (answers, lengths).
     """
     late_ones = 0
     while count > 0 and flight["ends_s"] <= now_s:

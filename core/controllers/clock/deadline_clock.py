@@ -80,6 +80,11 @@ class DeadlineObservation:
     share: float = 1.0
 
     @property
+    def answers(self) -> tuple[int, int, float, float, float]:
+        """The answers under way, as searches take them: how many, their tokens, slack and limit, and the time of now."""
+        return self.decodes, self.context_tokens, self.slack_s, self.tpot_s, self.now_s
+
+    @property
     def idle(self) -> bool:
         return self.decodes == 0 and len(self.prompts) == 0
 
@@ -88,10 +93,9 @@ def step(
     state: DeadlineState | None, obs: DeadlineObservation, config: DeadlineConfig
 ) -> tuple[DeadlineState, Effects]:
     """Makes one search; a SetSmClock when the clock changes. There is no next tick: the next look is one."""
-    c, clocks = config.costs, (config.floor_mhz, config.step_mhz)
-    work = obs.prompts, obs.decodes, obs.context_tokens, obs.slack_s, obs.tpot_s, obs.now_s
-    needed_mhz = lowest_mhz(c, *clocks, *work, *config.bounds)
-    mhz = hurried_mhz(c, needed_mhz, *clocks, *work, *config.bounds, obs.share)
+    c, floor_mhz, step_mhz = config.costs, config.floor_mhz, config.step_mhz
+    needed_mhz = lowest_mhz(c, floor_mhz, step_mhz, obs.prompts, *obs.answers, *config.bounds)
+    mhz = hurried_mhz(c, needed_mhz, floor_mhz, step_mhz, obs.prompts, *obs.answers, *config.bounds, obs.share)
     asked = None if state is None else state.target_mhz
     if mhz == asked:
         return state or DeadlineState(mhz), Effects((), None, _held(mhz))
@@ -115,8 +119,7 @@ def kept_at(mhz: float, obs: DeadlineObservation, config: DeadlineConfig) -> str
 
 
 def _in_time(mhz: float, prompts: NDArray[np.void], obs: DeadlineObservation, config: DeadlineConfig) -> bool:
-    now = obs.decodes, obs.context_tokens, obs.slack_s, obs.tpot_s, obs.now_s
-    return bool(in_time(config.costs, mhz, prompts, *now, *config.bounds))
+    return bool(in_time(config.costs, mhz, prompts, *obs.answers, *config.bounds))
 
 
 def _held(mhz: float) -> Rationale:
