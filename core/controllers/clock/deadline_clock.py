@@ -81,7 +81,7 @@ class DeadlineObservation:
 
     @property
     def answers(self) -> tuple[int, int, float, float, float]:
-        """The answers under way, as searches take them: how many, their tokens, slack and limit, and the time of now."""
+        """The answers under way, as searches take them: count, tokens, slack, limit, and the time of now."""
         return self.decodes, self.context_tokens, self.slack_s, self.tpot_s, self.now_s
 
     @property
