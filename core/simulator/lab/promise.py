@@ -29,6 +29,8 @@ RARE = ("night", "step", "spikes", "heaps", "long-among-short", "wrong-lengths",
 KEEPS, YARDSTICK_KEEPS = 0.99, 0.995  # of requests in time
 # More requests than these are minutes or hours of computing: these policies judge each request against a projection.
 MOST_REQUESTS = {"throttllem": 50_000, "dynaserve": 100_000}
+# Where its queue grows, throttLL'eM judges each request in it again and again: ten minutes of computing, and more.
+FALLS_BEHIND = {"throttllem": ("step", "site-dark")}
 NEED_PACE = ("throttllem",)  # without one it knows no limit but the paper's 0.2 s between tokens
 
 _HOUR = "azure-conv-12xh100"
@@ -100,6 +102,8 @@ def left_out(case: Case, policy: str, load: Mapping[str, float]) -> str:
     most = MOST_REQUESTS.get(policy, math.inf)
     if load[_COUNT] > most:
         return f"not run on more than {most:,} requests, which takes it long"
+    if case.scenario in FALLS_BEHIND.get(policy, ()):
+        return "not run: its queue grows there, and it judges each request in it again and again, which takes it long"
     classes = [own for service in read_scenario(case.file, case.settings).services for own in service.classes]
     paces = [own.slo.e2e_s or own.slo.tpot_mean_s or own.slo.itl_p99_s for own in classes]
     if policy in NEED_PACE and not any(paces):
