@@ -36,6 +36,7 @@ from .placing.instance_choice import Router
 from .placing.projected_admission import AdmissionGate
 
 log = logging.getLogger(__name__)
+CANCEL_S = 1.0  # after which a task that is cancelled and has not ended is cancelled again
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +162,11 @@ class GatewayRuntime:
 
     async def stop(self) -> None:
         """Once no request is left: ends the tasks, ships what can be shipped."""
-        for task in self._tasks:
-            task.cancel()
+        left = set(self._tasks)
+        while left:  # one whose connection breaks while it is cancelled takes that for its fault, and goes on
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=CANCEL_S)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.workers.close()
         if self._shipper is not None:

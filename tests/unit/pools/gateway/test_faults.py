@@ -12,6 +12,7 @@ import struct
 import aiohttp
 import pytest
 
+from pools.gateway import runtime
 from pools.gateway.http.request import HttpLimits
 from pools.gateway.http.upstream import Address
 from pools.gateway.relay.exchange import Timeouts
@@ -329,3 +330,27 @@ async def test_nothing_breaks_inside_when_many_clients_reset_midway(
     assert {row.status for row in bench.rows()} == {"client_gone"}
     await until(lambda: bench.engine.aborted == 30)
     assert not caplog.records
+
+
+async def test_gateway_stops_when_a_task_takes_its_cancellation_for_a_fault(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "CANCEL_S", 0.01)
+    bench = await start()
+    cancelled = 0
+
+    async def goes_on() -> None:
+        """As one whose connection breaks in the `finally` of what is cancelled."""
+        nonlocal cancelled
+        while cancelled < 3:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                cancelled += 1
+        await asyncio.sleep(60)
+
+    bench.server.runtime.begin(goes_on(), "goes on")
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await bench.server.stop()
+    assert cancelled == 3
