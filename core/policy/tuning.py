@@ -102,6 +102,7 @@ class RightSizeTuning:
     mode_saving: float = setting(0.1, "share that another GPU type or TP degree must save", least=0.0, below=1.0)
     catch_up_s: float = setting(30.0, "time in which waiting work is to be caught up with", above=0.0)
     replay: bool = setting(True, "counts also keep TTFT for the last requests if these came again")
+    error_budget: bool = setting(True, "more head-room, and fewer late in the replay, as the error budget is spent")
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,13 @@ class Arrivals:
         first = min(int(np.searchsorted(self.at_s, from_s)), max(0, self.at_s.size - least))
         return Arrivals(self.at_s[first:], self.prompt_tokens[first:], self.limit_s[first:])
 
+    def rps(self, now_s: float) -> float:
+        """Returns the requests/s since the first of them."""
+        return self.at_s.size / self._known_s(now_s) if self.at_s.size else 0.0
+
+    def _known_s(self, now_s: float) -> float:
+        return max(now_s - float(self.at_s[0]), PEAK_S)
+
     def nearer(self, now_s: float, ahead_rps: float) -> float:
         """Returns how many times as fast as they came the requests are to come again.
 
@@ -71,10 +78,9 @@ class Arrivals:
         peak_rps = float(counts.max()) / PEAK_S
         if ahead_rps > peak_rps:
             return ahead_rps / peak_rps
-        known_s = max(now_s - float(self.at_s[0]), PEAK_S)
-        lull_s = min(LULL_S, known_s)
+        lull_s = min(LULL_S, self._known_s(now_s))
         recent = self.at_s.size - int(np.searchsorted(self.at_s, now_s - lull_s))
-        return min(1.0, max(recent, 1) / lull_s / (self.at_s.size / known_s))
+        return min(1.0, max(recent, 1) / lull_s / self.rps(now_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +279,11 @@ def late(
     return late_ones
 
 
-def alone_s(c: Floats, seen: Arrivals, load: EngineLoad) -> Floats:
-    """Returns the seconds of each prompt by itself at the top clock, (requests,); `c` has the costs, (costs,)."""
-    timed = prefill_s(c, TOKENS, float(load.chunk_tokens), 0.0, 0.0)
-    found: Floats = np.interp(seen.prompt_tokens, TOKENS, timed)
+def alone_s(c: Floats, prompt_tokens: Floats, chunk_tokens: int) -> Floats:
+    """Returns the seconds of each prompt by itself at the top clock, both (requests,), in chunks of at most
+    `chunk_tokens`; `c` has the costs, (costs,)."""
+    timed = prefill_s(c, TOKENS, float(chunk_tokens), 0.0, 0.0)
+    found: Floats = np.interp(prompt_tokens, TOKENS, timed)
     return found
 
 

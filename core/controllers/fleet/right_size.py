@@ -66,7 +66,7 @@ class RightSizeObservation:
     one are not named. `standing`: what draws power now, starting and draining ones included. `waiting`: requests in
     queues. `least`: how many instances of a kind, by themselves, keep TTFT when what came comes again, as near as what
     is ahead has it (`ahead_rps`), None where no number of them does; None: what came is not known one by
-    one, and profiles alone say what keeps it.
+    one, and profiles alone say what keeps it. `headroom`: of the error budget (`core.controllers.fleet.error_budget`).
     """
 
     now_s: float
@@ -78,6 +78,7 @@ class RightSizeObservation:
     standing: Mapping[SiteMode, int] = field(default_factory=dict)
     waiting: int = 0
     least: Mapping[SiteMode, int | None] | None = None
+    headroom: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +252,17 @@ class _Choice:
             for site in sorted(moved)
         )
         state = RightSizeState(chosen, changed=changed)
-        return state, _effects(self._obs, self._config, commands, reason, text, (chosen, *weighed), chosen)
+        for_promise_w = self._for_promise_w(chosen)
+        if for_promise_w is not None:
+            text += f", {for_promise_w:.0f} of {_watts(chosen):.0f} W for the promise"
+        weighed = (chosen, *weighed)
+        return state, _effects(self._obs, self._config, commands, reason, text, weighed, chosen, for_promise_w)
+
+    def _for_promise_w(self, chosen: Mix) -> float | None:
+        """Returns the power that the load of now does not need: that over the mix which carries just this load in the
+        mean; None: nothing carries it."""
+        plain = best_mix(self._obs.offers, self._rps, self._rps, self._limits, self._rules.of(True))
+        return None if plain is None or plain.short else max(0.0, _watts(chosen) - _watts(plain))
 
 
 def ahead_rps(rates_rps: Sequence[float]) -> tuple[float, float]:
@@ -267,7 +278,8 @@ def ahead_rps(rates_rps: Sequence[float]) -> tuple[float, float]:
 def _load(obs: RightSizeObservation, config: RightSizeConfig) -> tuple[float, float]:
     """Returns the load of now, in requests/s, and what to have capacity for."""
     now, ahead = ahead_rps(obs.rates_rps)
-    return now, max(config.headroom * ahead, config.burst * max(obs.rates_rps), now + obs.waiting / config.catch_up_s)
+    need = max(config.headroom * ahead, config.burst * max(obs.rates_rps), now + obs.waiting / config.catch_up_s)
+    return now, obs.headroom * need
 
 
 def _by_replay(offers: Sequence[Offer], least: Mapping[SiteMode, int | None]) -> tuple[Offer, ...]:
@@ -300,6 +312,7 @@ def _effects(
     text: str,
     weighed: Sequence[Mix | None],
     chosen: Mix | None = None,
+    for_promise_w: float | None = None,
 ) -> Effects:
     inputs = {
         "rates_rps": obs.rates_rps,
@@ -307,6 +320,8 @@ def _effects(
         "ttft_limit_s": obs.limits.ttft_s,
         "tpot_limit_s": obs.limits.tpot_s,
         "caps_w": dict(obs.caps_w),
+        "headroom": obs.headroom,
+        "for_promise_w": for_promise_w,
         "profiles": {offer.mode.name: basis_json(offer.profile) for offer in obs.offers},
     }
     mixes = [mix for mix in weighed if mix is not None]
@@ -341,6 +356,10 @@ def _parts_at(site: str, mix: Mix) -> tuple[Part, ...]:
 def _asked(command: ScaleTo) -> str:
     workers = ", ".join(f"{count} x {mode.name}" for mode, count in command.workers.items()) or "none"
     return f" {workers} at {command.pool.site}."
+
+
+def _watts(mix: Mix) -> float:
+    return math.fsum(part.watts for part in mix.parts)
 
 
 def _label(parts: Sequence[Part]) -> str:

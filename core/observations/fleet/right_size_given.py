@@ -10,7 +10,7 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from core.algorithms.fleet.arrival_replay import Arrivals, EngineLoad, Replay, allowed_late, alone_s
 from core.algorithms.fleet.site_mix import Offer, SiteMode, in_time
+from core.controllers.fleet.error_budget import ErrorBudget, ErrorBudgetConfig
 from core.controllers.fleet.right_size import RightSizeObservation, ahead_rps
 from core.engine.compiled_model import model_row
 from core.engine.engine_model import EngineModel, UnknownConfiguration, engine_model
@@ -34,7 +35,8 @@ from core.ports import EngineLimits
 from core.types import Limits, Mode, PoolKey
 
 AHEAD_STEP_S, AHEAD_STEPS = 300.0, 6  # of carbon: a move should pay for longer than it takes
-LATE_SHARE = 0.005  # of what came may be late when it comes again: half of what a promise of 99 % leaves
+BUDGET, UNSPENT = ErrorBudgetConfig(), ErrorBudget()
+LATE_SHARE = BUDGET.late_share / 2.0  # of what came may be late when it comes again, or less, by the budget
 MEMORY_S, LEAST_SEEN = 3600.0, 256  # what came in it comes again, and no fewer than so many
 _ROUNDED_TOKENS = 64
 _FULL_TOKENS = EngineLimits().max_num_batched_tokens  # of an iteration at most
@@ -176,7 +178,7 @@ class PoolNow:
 
     `room`: instances of each kind that there is room for now. `caps_w`: what they may draw, by site. `standing`: those
     that draw power, also while they drain. `waiting`: requests that no instance runs. `came`: its last requests one by
-    one; None: they are not known so.
+    one; None: they are not known so. `budget`: what was spent of its error budget.
     """
 
     room: Mapping[SiteMode, int]
@@ -184,6 +186,7 @@ class PoolNow:
     standing: Mapping[SiteMode, int]
     waiting: int
     came: Arrivals | None = None
+    budget: ErrorBudget = field(default_factory=ErrorBudget)
 
 
 def offers(load: PoolLoad, room: Mapping[SiteMode, int], weights: Mapping[str, float]) -> tuple[Offer, ...]:
@@ -225,18 +228,50 @@ def observation(
     least = None
     if left and load is not None and rates_rps and pool.came is not None and pool.came.at_s.size:
         with contextlib.suppress(UnknownConfiguration):  # then profiles say what keeps TTFT
-            least = least_instances(now_s, load, left, pool.came, ahead_rps(rates_rps)[1])
-    return RightSizeObservation(
-        now_s, key, tuple(rates_rps), left, limits, pool.caps_w, dict(pool.standing), pool.waiting, least
-    )
+            least = least_instances(now_s, load, left, pool.came, ahead_rps(rates_rps)[1], pool.budget)
+    seen = tuple(rates_rps), left, limits, pool.caps_w, dict(pool.standing), pool.waiting
+    return RightSizeObservation(now_s, key, *seen, least, pool.budget.headroom)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ended:
+    """Requests of a pool that ended: their prompts, the limits of their TTFT (infinite: none), and which of them missed
+    one of their limits. All (requests,)."""
+
+    prompt_tokens: NDArray[np.float64]
+    limit_s: NDArray[np.float64]
+    late: NDArray[np.bool_]
+
+
+def spent(budget: ErrorBudget, now_s: float, load: PoolLoad, kinds: Sequence[Offer], ended: Ended) -> ErrorBudget:
+    """Returns an error budget after another look, since which some requests ended.
+
+    Prompts that have no time to wait, on whatever kind of instance, do not count: more instances hardly help them. Time
+    to wait is what clocks keep of the limit, if they go by deadlines.
+    """
+    chunk_tokens, share = load.chunk_tokens or _FULL_TOKENS, load.ttft_pace or 1.0
+    can = np.zeros(ended.late.size, np.bool_)
+    try:
+        for mode in {own.mode for own in kinds}:
+            c = model_row(engine_model(load.model, mode.gpu, mode.tp, load.engine))
+            can |= alone_s(c, ended.prompt_tokens, chunk_tokens) <= share * ended.limit_s
+    except UnknownConfiguration:  # then all count
+        can[:] = True
+    return budget.renewed(now_s, int(can.sum()), int((ended.late & can).sum()), BUDGET)
 
 
 def least_instances(
-    now_s: float, load: PoolLoad, kinds: Sequence[Offer], came: Arrivals, ahead_rps: float
+    now_s: float,
+    load: PoolLoad,
+    kinds: Sequence[Offer],
+    came: Arrivals,
+    ahead_rps: float,
+    budget: ErrorBudget = UNSPENT,
 ) -> dict[SiteMode, int | None]:
     """Returns how many instances of each kind keep TTFT when what came comes again as fast as `ahead_rps`
-    (`core.algorithms.fleet.arrival_replay`), be there room for them or not; None: no number of them does. Where no
-    kind has room for enough, the best of them says what can be kept.
+    (`core.algorithms.fleet.arrival_replay`) and faster by the budget's head-room, be there room for them or not; None:
+    no number of them does. Where no kind has room for enough, the best of them says what can be kept. Less may be late
+    as the budget is spent.
 
     Raises:
         UnknownConfiguration: The engine model does not know one of the kinds.
@@ -250,18 +285,19 @@ def least_instances(
         tpot_s=min(tpots_s, default=TBT_S),
         ttft_share=load.ttft_pace,
     )
-    nearer = seen.nearer(now_s, ahead_rps)
+    nearer = budget.headroom * seen.nearer(now_s, ahead_rps)
     room: Counter[Mode] = Counter()
     for own in kinds:
         room[own.mode] += own.room
     engines = {mode: engine_model(load.model, mode.gpu, mode.tp, load.engine) for mode in room}
     costs = {mode: model_row(engine) for mode, engine in engines.items()}
-    least_s = np.min([alone_s(c, seen, does) for c in costs.values()], axis=0)
+    least_s = np.min([alone_s(c, seen.prompt_tokens, does.chunk_tokens) for c in costs.values()], axis=0)
     replays = {
         mode: Replay(costs[mode], seen, does, nearer, least_s, load.largest_batch(engine))
         for mode, engine in engines.items()
     }
-    allowed, most = allowed_late(seen.at_s.size, LATE_SHARE), max(room.values())
+    late_share = min(LATE_SHARE, budget.share_left(seen.rps(now_s), BUDGET))
+    allowed, most = allowed_late(seen.at_s.size, late_share), max(room.values())
     found = {mode: own.fewest(most, allowed) for mode, own in replays.items()}
     if all(count is None or count > room[mode] for mode, count in found.items()):
         allowed += min(own.late_on(room[mode]) for mode, own in replays.items())

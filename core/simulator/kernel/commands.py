@@ -69,6 +69,10 @@ def _nobody() -> Floats:
     return np.zeros((0, 3))
 
 
+def _none_ended() -> Floats:
+    return np.zeros((0, 5))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetView:
     """The fleet at an epoch. Arrays over instances are in the order of `instances`; off ones keep their place.
@@ -96,6 +100,9 @@ class FleetView:
     arrived: NDArray[np.int64]  # (cells, stretches, 3)
     sequences: Callable[[int], Sequences] = _nothing  # of an instance by its number, as of now_s
     came: Callable[[], Floats] = _nobody  # (requests, 3) of those that came last: arrival_s, prompt tokens, cell
+    # (requests, 5) of those that were done since it was last asked for: prompt tokens, cell, TTFT, TPOT (NaN: with a
+    # single token), E2E
+    ended: Callable[[], Floats] = _none_ended
 
 
 @dataclass(frozen=True, slots=True)

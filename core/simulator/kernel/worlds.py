@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,8 @@ class CompiledWorld:
         self._numbered = 0
         self._latencies_then = np.zeros((0, 3, 2))
         self._last_s = 0.0  # of all that was handed to the sink
+        self._asked_s: float | None = None  # up to when somebody asked for what ended
+        self._given: list[NDArray[np.void]] = []  # to the sink since then
         self._ahead: Load | None = next(blocks)
         self._state = kernel.FleetArrays(
             cost=np.zeros((0, COSTS)),
@@ -235,6 +238,8 @@ class CompiledWorld:
             self._last_s = max(self._last_s, float(np.nanmax(rows["finish_s"], initial=0.0)))
             self._last_s = max(self._last_s, float(rows["arrival_s"].max()))
             self._sink.take(rows)
+            if self._asked_s is not None:
+                self._given.append(rows[rows["finish_s"] > self._asked_s])
 
     def _reserve(self, to_s: float) -> None:
         """Widens what is kept by time: nothing is recorded beyond the time that the kernel runs to."""
@@ -352,11 +357,22 @@ class CompiledWorld:
             arrived=self._state.seen[:, : int(now_s / kernel.STRETCH_S) + 1],
             sequences=lambda i: self._sequences(i, now_s),
             came=self._came,
+            ended=cache(partial(self._ended, now_s)),
         )
 
     def _came(self) -> Floats:
         s, turn = self._state, int(self._state.counts[kernel.CAME])
         return s.came[:turn].copy() if turn < len(s.came) else np.roll(s.came, -turn % len(s.came), axis=0)
+
+    def _ended(self, now_s: float) -> Floats:
+        since_s = 0.0 if self._asked_s is None else self._asked_s
+        rows = np.concatenate([*self._given, self._state.req])
+        rows = rows[(rows["status"] == kernel.DONE) & (rows["finish_s"] > since_s) & (rows["finish_s"] <= now_s)]
+        self._asked_s, self._given = now_s, []
+        first_s, finish_s, gaps = rows["first_token_s"], rows["finish_s"], rows["output"] - 1.0
+        tpot_s = (finish_s - first_s) / np.where(gaps > 0.0, gaps, np.nan)
+        asked_s = rows["arrival_s"]
+        return np.stack([rows["prompt"], rows["cell"], first_s - asked_s, tpot_s, finish_s - asked_s], axis=1)
 
     def _sequences(self, i: int, now_s: float) -> Sequences:
         found = kernel.sequences(self._state, i, now_s)

@@ -1,6 +1,7 @@
 """All policies on all scenarios of faults and rare traffic, and on the conversation hour's fleet under given traces.
 
-Says who keeps the objectives, with how much energy: one table, kept beside the page that has it.
+Says who keeps the objectives, with how much energy, and what each of greenserve's means does for that. The figures are
+kept beside the page that has the tables.
 """
 
 from __future__ import annotations
@@ -25,12 +26,23 @@ POLICIES = (
     *(YARDSTICK, "threshold", "dynamollm", "freesh", "min_energy", "throttllem", "muserve", "dynaserve"),
     *("greenserve_epochs", OURS),
 )
+# What `greenserve` is without one of its means.
+WITHOUT = {
+    "counts by what came again": "tuning: {right_size: {replay: false}}",
+    "the error budget": "tuning: {right_size: {error_budget: false}}",
+    "clocks by deadlines, by profile instead": "clock: profile",
+    "clocks below the voltage's knee": "clock_floor: voltage",
+    "routing by backlog, by requests instead": "route: least_loaded",
+    "shortest prompt first": "order: fcfs",
+    "prompts in chunks": "chunk_tokens: 0",
+}
 RARE = ("night", "step", "spikes", "heaps", "long-among-short", "wrong-lengths", "feed-gone", "site-dark")
 KEEPS, YARDSTICK_KEEPS = 0.99, 0.995  # of requests in time
 # More requests than these are minutes or hours of computing: these policies judge each request against a projection.
 MOST_REQUESTS = {"throttllem": 50_000, "dynaserve": 100_000}
 # Where its queue grows, throttLL'eM judges each request in it again and again: ten minutes of computing, and more.
 FALLS_BEHIND = {"throttllem": ("step", "site-dark")}
+MOST_WITHOUT = 30_000  # requests of a row that is also run without one mean after the other
 NEED_PACE = ("throttllem",)  # without one it knows no limit but the paper's 0.2 s between tokens
 
 _HOUR = "azure-conv-12xh100"
@@ -97,6 +109,11 @@ def loads_of(case: Case) -> dict[str, float]:
     return {_COUNT: float(count), _RATE: count / last_s if last_s else math.nan}
 
 
+def runs_on(load: Mapping[str, float]) -> tuple[str, ...]:
+    """Returns what is run on a row of this load: the policies, and `greenserve` without each of its means."""
+    return (*POLICIES, *(WITHOUT if load[_COUNT] <= MOST_WITHOUT else ()))
+
+
 def left_out(case: Case, policy: str, load: Mapping[str, float]) -> str:
     """Says why a policy is not run on a row of this load; empty: it is. Raises ScenarioError."""
     most = MOST_REQUESTS.get(policy, math.inf)
@@ -111,9 +128,11 @@ def left_out(case: Case, policy: str, load: Mapping[str, float]) -> str:
     return ""
 
 
-def job_of(case: Case, policy: str) -> SimulationJob:
-    """Returns the run of a policy on a row, as a value that other processes can do."""
+def job_of(case: Case, name: str) -> SimulationJob:
+    """Returns the run of a policy on a row, or of `greenserve` without one of WITHOUT, as a value that other processes
+    can do."""
     place = None if case.trace is None else str(case.trace.resolve())
+    policy = f"{OURS} {{{WITHOUT[name]}}}" if name in WITHOUT else name
     return SimulationJob(str(case.file), case.settings, policy, place)
 
 
@@ -133,6 +152,14 @@ def table(kept: Mapping[str, Found]) -> Table:
     """Returns the table of what was found, a row for each case by its name."""
     head = ("scenario", "requests/s", *(f"`{policy}`" for policy in POLICIES), "does not hold")
     return Table("", head, tuple(_row(name, found) for name, found in kept.items()))
+
+
+def table_without(kept: Mapping[str, Found]) -> Table:
+    """Returns the table of `greenserve` without each of its means, a row for each case that has such runs."""
+    head = ("scenario", f"`{OURS}`", *(f"without {name}" for name in WITHOUT))
+    shown = {name: found.runs for name, found in kept.items() if not WITHOUT.keys().isdisjoint(found.runs)}
+    rows = ((name, *(_cell(runs.get(own), None) for own in (OURS, *WITHOUT))) for name, runs in shown.items())
+    return Table("", head, tuple(rows))
 
 
 def _row(name: str, found: Found) -> tuple[str, ...]:
@@ -177,13 +204,21 @@ def written(kept: Mapping[str, Found]) -> str:
         f"keep {keeps}. The last column has `{OURS}` where it does not keep {keeps}, and `{YARDSTICK}` where it does\n"
         f"not keep {yardstick}: there the fleet is small for the load."
     )
-    lines = [_line(own.head), f"|{'---|' * len(own.head)}", *(_line(row) for row in own.rows)]
     why: dict[tuple[str, str], list[str]] = {}
     for name, found in kept.items():
         for policy, words in found.failed.items():
             why.setdefault((policy, words), []).append(name)
     reasons = [f"- `{policy}` ({'; '.join(names)}): {words}" for (policy, words), names in why.items()]
-    return "\n".join([about, "", *lines, *(["", *reasons] if reasons else [])]) + "\n"
+    less = table_without(kept)
+    most = f"of at most {MOST_WITHOUT:,} requests"
+    parts = [about, _markdown(own), "\n".join(reasons)]
+    if less.rows:
+        parts += [f"`{OURS}` without one of its means, on the rows {most}, as above:", _markdown(less)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _markdown(own: Table) -> str:
+    return "\n".join([_line(own.head), f"|{'---|' * len(own.head)}", *map(_line, own.rows)])
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -43,12 +43,15 @@ WHERE service = %(service)s AND start_at >= %(start)s AND start_at < %(end)s AND
 GROUP BY prompt_from, output_from
 """
 
-# When the last requests of each class came, and with how many prompt tokens, oldest first.
+# When the last requests of each class came, with how many prompt tokens, when they ended, and which of them missed one
+# of their limits (null: there is none to judge by), oldest first.
 CAME_LAST_SQL = """
 SELECT request_class, array_agg(date_part('epoch', started_at) ORDER BY started_at),
-       array_agg(prompt_tokens ORDER BY started_at)
+       array_agg(prompt_tokens ORDER BY started_at),
+       array_agg(date_part('epoch', started_at) + coalesce(e2e_s, 0) ORDER BY started_at),
+       array_agg(NOT slo_met ORDER BY started_at)
 FROM (
-    SELECT request_class, started_at, prompt_tokens FROM telemetry_requestrecord
+    SELECT request_class, started_at, prompt_tokens, e2e_s, slo_met FROM telemetry_requestrecord
     WHERE service = %(service)s AND started_at >= %(start)s AND started_at < %(end)s AND prompt_tokens > 0
     ORDER BY started_at DESC LIMIT %(most)s
 ) AS last GROUP BY request_class
@@ -192,14 +195,24 @@ def arrivals(service: Service, now: datetime, period_s: float) -> DemandWindow:
     return DemandWindow(start_s, ranges, np.concatenate([came, under_way]), declared_load(service, now, period_s))
 
 
-def came_last(service: str, until_s: float) -> dict[str, tuple[Floats, Floats]]:
-    """Reads the last requests of each class that has any on record: when they came, in Unix seconds, and their prompt
-    tokens, both (requests,). Those that have not ended are missing.
-    """
+@dataclass(frozen=True, slots=True, eq=False)
+class CameLast:
+    """The last requests of a class that have ended: when they came and ended, in Unix seconds, their prompt tokens, and
+    which of them missed one of their limits (NaN: there is none to judge by). All (requests,)."""
+
+    at_s: Floats
+    prompt_tokens: Floats
+    ended_s: Floats
+    late: Floats
+
+
+def came_last(service: str, until_s: float) -> dict[str, CameLast]:
+    """Reads the last requests of each class that has any on record; those that have not ended are missing."""
     start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (until_s - MEMORY_S, until_s))
     with connection.cursor() as cursor:
         cursor.execute(CAME_LAST_SQL, {"service": service, "start": start, "end": end, "most": MOST_SEEN})
-        return {name: (np.array(at_s), np.array(tokens, np.float64)) for name, at_s, tokens in cursor.fetchall()}
+        rows = cursor.fetchall()
+    return {name: CameLast(*(np.array(column, np.float64) for column in columns)) for name, *columns in rows}
 
 
 def _under_way(service: Service, start_s: float, stretches: int) -> tuple[list[LengthRange], NDArray[np.float64]]:

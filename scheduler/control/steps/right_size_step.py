@@ -18,6 +18,7 @@ from core.algorithms.fleet.arrival_replay import Arrivals
 from core.algorithms.fleet.fleet_problem import Objective
 from core.algorithms.fleet.site_mix import Mix, Offer, Part, SiteMode
 from core.controllers.fleet import right_size
+from core.controllers.fleet.error_budget import ErrorBudget
 from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.controllers.fleet.right_size import RightSizeObservation, RightSizeState
@@ -26,7 +27,7 @@ from core.observations.clock_given import ProfileClocks
 from core.observations.demand.carbon_ahead import worths
 from core.observations.demand.class_arrivals import STRETCH_S
 from core.observations.fleet import right_size_given
-from core.observations.fleet.right_size_given import ClassLengths, PoolLoad, PoolNow, SeenLengths, load_rps
+from core.observations.fleet.right_size_given import ClassLengths, Ended, PoolLoad, PoolNow, SeenLengths, load_rps
 from core.observations.fleet.site_room import room
 from core.observations.limits import class_limits
 from core.observations.recording import RecordingError, recall, record
@@ -37,7 +38,7 @@ from scheduler import agents
 from scheduler.control import service_policy
 from scheduler.control.snapshot import recorded_demand, snapshot
 from scheduler.control.snapshot.offered_nodes import offered_nodes
-from scheduler.control.snapshot.recorded_demand import DemandWindow, Floats, arrivals
+from scheduler.control.snapshot.recorded_demand import CameLast, DemandWindow, Floats, arrivals
 from scheduler.control.snapshot.sites_ahead import sites_ahead
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps import recent_load
@@ -62,7 +63,7 @@ def scale(turn: LoopTurn) -> Result:
     came_last = _came_last(turn)
     came = seen.recent(look_s, [own.request_class for own in classes])
     declared_rps = _declared_rps(seen, classes)
-    fleet = _Fleet(context, pools)
+    fleet = _Fleet(context, pools, recent_load.known_until_s(turn))
     config = step_configs.right_size_config(context.knobs, context.tuning, context.times.scale_s)
     before = turn.state.get("classes", {})
     stored: dict[str, Any] = {}
@@ -76,7 +77,8 @@ def scale(turn: LoopTurn) -> Result:
         )
         rates_rps = load_rps(_since_begun(seen, stretches[name], recent_load.known_until_s(turn)), declared_rps[name])
         pool = fleet.load(own, lengths)
-        obs = fleet.observed(own, pool, rates_rps, waiting.get(name, 0), came_last.get(name))
+        budget = _recalled(known.get("budget"), ErrorBudget) or ErrorBudget()
+        obs, budget = fleet.observed(own, pool, rates_rps, waiting.get(name, 0), came_last.get(name), budget)
         present = _as_it_is(_recalled(known.get("state"), RightSizeState), fleet.asked(name))
         state, effects = asking.step(right_size.step, present, obs, config)
         fleet.take(state, obs.offers)
@@ -85,23 +87,30 @@ def scale(turn: LoopTurn) -> Result:
             mhz = None if context.knobs.clock == "deadline" else part.mhz
             batch = routing_weights.by_batch(profile, mhz, part.load_rps, output_tokens)
             weights[PoolKey(part.site, name)][part.mode] = batch
-        stored[name] = {"lengths": record(lengths), "state": record(state)}
+        stored[name] = {"lengths": record(lengths), "state": record(state), "budget": record(budget)}
         effects_by_class.append(effects)
     state_then = {"classes": stored, service_policy.WEIGHTS: to_json(weights)}
     return _answer(pools, effects_by_class, state_then)
 
 
-def _came_last(turn: LoopTurn) -> dict[str, tuple[Floats, Floats]]:
+def _came_last(turn: LoopTurn) -> dict[str, CameLast]:
     """Returns the last requests of each class that has any; none of any where counts do not go by them."""
-    if not turn.context.tuning.right_size.replay:
+    tuning = turn.context.tuning.right_size
+    if not (tuning.replay or tuning.error_budget):
         return {}
     return recorded_demand.came_last(turn.context.service.name, recent_load.known_until_s(turn))
 
 
-def _arrivals(load: PoolLoad, at_s: Floats, prompt_tokens: Floats) -> Arrivals:
-    """Returns the last requests of a class, with its limit."""
+def _limit_s(load: PoolLoad, came: CameLast) -> Floats:
+    """Returns the limit on the TTFT of each of the requests of a class, (requests,); infinite: none."""
     ttft_s = load.classes[0].limits.ttft_s
-    return Arrivals(at_s, prompt_tokens, np.full(at_s.size, np.inf if ttft_s is None else ttft_s))
+    return np.full(came.at_s.size, np.inf if ttft_s is None else ttft_s)
+
+
+def _ended(load: PoolLoad, came: CameLast, since_s: float, until_s: float) -> Ended:
+    """Returns those of a class that ended in a time and can be judged."""
+    mine = (came.ended_s > since_s) & (came.ended_s <= until_s) & ~np.isnan(came.late)
+    return Ended(came.prompt_tokens[mine], _limit_s(load, came)[mine], came.late[mine] > 0.0)
 
 
 def _declared_rps(seen: DemandWindow, classes: Sequence[ClassNow]) -> dict[str, float]:
@@ -149,9 +158,10 @@ def _as_it_is(state: RightSizeState | None, asked: Mapping[SiteMode, int]) -> Ri
 class _Fleet:
     """The fleet as it is offered to one class after the other."""
 
-    def __init__(self, context: TurnContext, pools: Sequence[Pool]) -> None:
+    def __init__(self, context: TurnContext, pools: Sequence[Pool], until_s: float) -> None:
         self._context = context
         self._pools = pools
+        self._until_s = until_s  # of what is known
         self._sites = list({pool.site_id: pool.site for pool in pools}.values())
         self._per_watt = self._worths()
         self._slo = snapshot.limits_of(context.service)
@@ -202,21 +212,27 @@ class _Fleet:
         load: PoolLoad,
         rates_rps: tuple[float, ...],
         waiting: int,
-        came: tuple[Floats, Floats] | None,
-    ) -> RightSizeObservation:
-        name, knobs = own.request_class.name, self._context.knobs
+        came: CameLast | None,
+        budget: ErrorBudget,
+    ) -> tuple[RightSizeObservation, ErrorBudget]:
+        """Returns what a class's turn is given, and its error budget by now."""
+        name, knobs, tuning = own.request_class.name, self._context.knobs, self._context.tuning.right_size
         kinds = right_size_given.offers(load, self._room(own, {}), self._per_watt)
         limits = load.planned(kinds, knobs.plan_ttft_share, knobs.plan_tpot_share)
+        if tuning.error_budget and came is not None:
+            ended = _ended(load, came, budget.looked_s or 0.0, self._until_s)
+            budget = right_size_given.spent(budget, self._until_s, load, kinds, ended)
+        arrivals = Arrivals(came.at_s, came.prompt_tokens, _limit_s(load, came)) if came and tuning.replay else None
         pool = PoolNow(
             self._room(own, self._taken),
             right_size_given.caps_w(self._sites, self._drawn_w),
             self._standing.get(name, {}),
             waiting,
-            None if came is None else _arrivals(load, *came),
+            arrivals,
+            budget,
         )
-        return right_size_given.observation(
-            self._context.now.timestamp(), PoolKey("", name), rates_rps, kinds, limits, pool, load
-        )
+        now_s, key = self._context.now.timestamp(), PoolKey("", name)
+        return right_size_given.observation(now_s, key, rates_rps, kinds, limits, pool, load), budget
 
     def _room(self, own: ClassNow, taken: Mapping[tuple[str, str], int]) -> dict[SiteMode, int]:
         """Counts the instances of each kind that the nodes have room for; other classes took GPUs from the smallest."""

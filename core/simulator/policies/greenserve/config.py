@@ -23,7 +23,7 @@ class GreenserveConfig:
     `clock_wait_share` of TTFT.
     `chunk_tokens`: of one prompt in an iteration at most, so that short ones come along; 0: all. `look_s`: how
     far the loops look back, scale for the load and its trend. `replay`: counts also keep TTFT for the last requests if
-    these came again. `fleet`: see `RightSizeConfig`. `clock_step_mhz`:
+    these came again. `error_budget`: head-room grows as it is spent. `fleet`: see `RightSizeConfig`. `clock_step_mhz`:
     the profiled clocks, from the floor (`Knobs.clock_floor`) on. `shortest_first`: short prompts do not wait behind
     long ones. `objective`: what is made least; without an intensity for every site it is energy.
     """
@@ -44,6 +44,7 @@ class GreenserveConfig:
     clock_floor_mhz: float | None = None
     look_s: float = 60.0
     replay: bool = True
+    error_budget: bool = True
     margin: float = 0.45
     clock_margin: float = 0.75
     wait_share: float = 0.7
@@ -105,6 +106,7 @@ def of(policy: Policy) -> GreenserveConfig:
         clock_floor_mhz=knobs.clock_floor_mhz,
         look_s=policy.tuning.right_size.look_s,
         replay=policy.tuning.right_size.replay,
+        error_budget=policy.tuning.right_size.error_budget,
         margin=knobs.plan_tpot_share,
         clock_margin=knobs.clock_tpot_share,
         wait_share=knobs.plan_ttft_share,

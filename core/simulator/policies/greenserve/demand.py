@@ -20,6 +20,7 @@ from core.observations.fleet.right_size_given import (
     AHEAD_STEP_S,
     AHEAD_STEPS,
     ClassLengths,
+    Ended,
     PoolLoad,
     SeenLengths,
     load_rps,
@@ -122,6 +123,17 @@ class ServiceDemand:
         due_s = limit_s[rows[:, 2].astype(np.int64)]
         mine = ~np.isnan(due_s)
         return Arrivals(rows[mine, 0], rows[mine, 1], due_s[mine])
+
+    def ended(self, view: FleetView) -> Ended:
+        """Returns its requests that ended since the last look."""
+        rows = view.ended()
+        limits = np.full((self.world.cells, 3), np.nan)
+        for cell, number in self._class_of_cell.items():
+            own = self._classes[number].limits
+            limits[cell] = [np.inf if limit is None else limit for limit in (own.ttft_s, own.tpot_s, own.e2e_s)]
+        limits = limits[rows[:, 1].astype(np.int64)]
+        mine = ~np.isnan(limits[:, 0])
+        return Ended(rows[mine, 0], limits[mine, 0], (rows[mine, 2:] > limits[mine]).any(axis=1))
 
     def recent_rps(self, view: FleetView, span_s: float) -> float | None:
         """Returns the largest of the last stretch and of the mean over `span_s`; None: nothing was seen yet."""

@@ -20,10 +20,11 @@ from core.algorithms.fleet.site_mix import Offer, SiteMode, kept_by_some, most_l
 from core.controllers.clock import clock_profile
 from core.controllers.clock.clock_profile import InstanceLoad
 from core.controllers.fleet import right_size
+from core.controllers.fleet.error_budget import ErrorBudget
 from core.engine.engine_model import gpu
 from core.observations import asking
 from core.observations.clock_given import SeenShares, instance_load, least_mhz
-from core.observations.fleet.right_size_given import PoolNow, caps_w, observation
+from core.observations.fleet.right_size_given import PoolNow, caps_w, observation, spent
 from core.observations.fleet.site_room import room
 from core.observations.request.routing_weights import LEAST_RPS, by_batch
 from core.simulator.kernel.commands import DRAINING, OFF, SERVING, STARTING, FleetView, SimCommand
@@ -52,6 +53,7 @@ class _Service:
     clock_limits: Limits = field(default_factory=Limits)
     peak_rps: float = 0.0
     size: right_size.RightSizeState | None = None
+    budget: ErrorBudget = field(default_factory=ErrorBudget)
     wanted: dict[SiteMode, int] = field(default_factory=dict)
     shares: dict[SiteMode, float] = field(default_factory=dict)
 
@@ -159,12 +161,15 @@ class Greenserve:
         own.look(view.now_s)
         own.peak_rps = max(rates_rps, default=own.peak_rps)
         mine = own.slots(view, OFF, STARTING, SERVING, DRAINING)
+        if self.config.error_budget:
+            own.budget = spent(own.budget, view.now_s, d.load, own.offers, d.ended(view))
         pool = PoolNow(
             d.room(self._left(own)),
             self._caps_w(own, view),
             own.standing(view),
             int(view.waiting[mine].sum() + view.unplaced[own.number : own.number + 1].sum()),
             d.came(view) if self.config.replay else None,
+            own.budget,
         )
         limits = d.load.planned(own.offers, *self.config.plan_shares)
         obs = observation(view.now_s, d.key, rates_rps, own.offers, limits, pool, d.load)

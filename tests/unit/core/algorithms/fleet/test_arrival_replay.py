@@ -36,7 +36,7 @@ def heaps(size, count, tokens=4000.0, apart_s=60.0):
 
 
 def replay(seen, nearer=1.0, load=LOAD, largest=256.0):
-    return Replay(ROW, seen, load, nearer, alone_s(ROW, seen, load), largest)
+    return Replay(ROW, seen, load, nearer, alone_s(ROW, seen.prompt_tokens, load.chunk_tokens), largest)
 
 
 def least(seen, most=20, share=0.005, **given):
@@ -59,7 +59,7 @@ def test_times_between_those_of_the_table_lie_on_lines(tokens, answers):
 
 
 def test_a_heap_needs_as_many_as_its_prompts_take_beside_each_other():
-    alone = float(alone_s(ROW, arrivals([0.0], 4000.0), LOAD)[0])
+    alone = float(alone_s(ROW, np.array([4000.0]), LOAD.chunk_tokens)[0])
     each = int(1.0 / alone)  # that one instance serves in time, one after the other
     assert each >= 2
     assert least(heaps(size=each - 1, count=300)) == 1
@@ -73,7 +73,7 @@ def test_none_is_enough_where_all_that_there_are_leave_more_late_than_may_be():
 
 
 def test_short_prompts_that_wait_together_are_taken_in_together():
-    alone = float(alone_s(ROW, arrivals([0.0], 50.0), LOAD)[0])
+    alone = float(alone_s(ROW, np.array([50.0]), LOAD.chunk_tokens)[0])
     one_by_one = int(1.0 / alone)
     assert least(heaps(size=3 * one_by_one, count=300, tokens=50.0)) == 1
 

@@ -7,15 +7,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from core.algorithms.fleet.arrival_replay import Arrivals
+from core.controllers.fleet.error_budget import ErrorBudget
 from core.engine.engine_model import gpu
 from core.observations.clock_given import ProfileClocks
 from core.observations.fleet.right_size_given import (
+    BUDGET,
     ClassLengths,
+    Ended,
     PoolLoad,
     PoolNow,
     caps_w,
+    least_instances,
     observation,
     offers,
+    spent,
 )
 from core.observations.mode_profile import Lengths
 from core.types import Limits, Mode, PoolKey
@@ -101,3 +107,35 @@ def test_observation_offers_what_there_is_room_for_now() -> None:
         {("east", TP4): 3},
         2,
     )
+
+
+def test_prompts_that_have_no_time_to_wait_spend_nothing() -> None:
+    kinds = offers(load(), {("east", TP4): 1, ("east", TP8): 1}, {"east": 1.0})
+    prompts, limits = np.array([100.0, 100.0, 30_000.0, 30_000.0]), np.array([0.25, 0.25, 0.25, np.inf])
+    ended = Ended(prompts, limits, np.array([True, False, True, True]))
+    found = spent(ErrorBudget(), 10.0, load(), kinds, ended)
+    assert (found.ended[0], found.late[0]) == (3.0, 2.0)
+    unknown = spent(ErrorBudget(), 10.0, replace(load(), model="nobody's"), kinds, ended)
+    assert (unknown.ended[0], unknown.late[0]) == (4.0, 3.0)
+
+
+def test_no_time_is_left_where_clocks_take_it_all() -> None:
+    kinds = offers(load(), {("east", TP8): 1}, {"east": 1.0})
+    close = Ended(np.array([2048.0]), np.array([0.12]), np.array([True]))
+    paced = replace(load(), ttft_pace=0.5)
+    assert spent(ErrorBudget(), 10.0, load(), kinds, close).late[0] == 1.0
+    assert spent(ErrorBudget(), 10.0, paced, kinds, close).late[0] == 0.0
+
+
+def test_more_instances_are_needed_as_the_budget_is_spent() -> None:
+    rng = np.random.default_rng(1)
+    at_s = np.sort(np.concatenate([rng.uniform(0.0, 3600.0, 2000), np.repeat([900.0, 2700.0], 6)]))
+    came = Arrivals(at_s, np.full(at_s.size, 1500.0), np.full(at_s.size, 0.6))
+    kinds = offers(load(), {("east", TP8): 12}, {"east": 1.0})
+    some, many = (ErrorBudget().renewed(3600.0, 1000, late, BUDGET) for late in (5, 60))
+    counts = [
+        least_instances(3600.0, load(), kinds, came, 0.5, budget)["east", TP8]
+        for budget in (ErrorBudget(), some, many, replace(many, headroom=1.5))
+    ]
+    assert counts == sorted(counts)
+    assert counts[0] == counts[1] < counts[2]

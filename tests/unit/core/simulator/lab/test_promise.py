@@ -125,6 +125,28 @@ def test_a_row_names_ours_and_the_yardstick_where_they_do_not_keep_what_is_promi
     assert "**5 (99.49)**" in rows[0]
 
 
+def test_each_mean_is_taken_away_where_a_row_has_not_too_many_requests() -> None:
+    few, many = {"requests": float(promise.MOST_WITHOUT)}, {"requests": promise.MOST_WITHOUT + 1.0}
+    assert promise.runs_on(many) == promise.POLICIES
+    assert promise.runs_on(few) == (*promise.POLICIES, *promise.WITHOUT)
+    night = Case("night", "night")
+    scenario = read_scenario(night.file)
+    whole = policy_of(scenario, "greenserve")
+    without = [policy_of(scenario, promise.job_of(night, name).policy) for name in promise.WITHOUT]
+    assert all(own.name == "greenserve" and own != whole for own in without)
+
+
+def test_rows_without_a_mean_have_what_greenserve_has_beside_it() -> None:
+    less, *_ = promise.WITHOUT
+    own = found_of(LOAD, {"greenserve": run(10.0, 0.999), less: run(9.0, 0.97)}, {})
+    found = promise.table_without({"night": own, "busy": found_of(LOAD, {"greenserve": run(5.0, 1.0)}, {})})
+    (row,) = found.rows
+    assert row[:3] == ("night", "10 (99.90)", "9 (97.00)")
+    assert set(row[3:]) == {"-"}
+    assert f"without {less}" in written({"night": own})
+    assert "without" not in written({"busy": found_of(LOAD, {"greenserve": run(5.0, 1.0)}, {})})
+
+
 def test_the_table_is_put_between_the_markers_and_nothing_else_changes() -> None:
     page = f"before\n{promise.BEGIN}\nold\n{promise.END}\nafter\n"
     assert put_into(page, "new\n") == f"before\n{promise.BEGIN}\nnew\n{promise.END}\nafter\n"
