@@ -396,7 +396,7 @@ def _declared(minute: Minute, cells: Cells) -> tuple[CellLoad | None, ...]:
         return ()
     rps, prompt, output = minute.declared
     own = int(cells.of_lengths(prompt, output))
-    return tuple(CellLoad(rps, prompt, output, rps) if cell == own else None for cell in range(len(cells)))
+    return tuple(CellLoad(rps, prompt, output) if cell == own else None for cell in range(len(cells)))
 
 
 def _place(minute: Minute, name: str) -> Place:

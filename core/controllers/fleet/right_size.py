@@ -67,6 +67,7 @@ class RightSizeObservation:
     queues. `least`: how many instances of a kind, by themselves, keep TTFT when what came comes again, as near as what
     is ahead has it (`ahead_rps`), None where no number of them does; None: what came is not known one by
     one, and profiles alone say what keeps it. `headroom`: of the error budget (`core.controllers.fleet.error_budget`).
+    `expected_rps`: to have capacity for though it was not seen: what is left of the operator's word as more is known.
     """
 
     now_s: float
@@ -79,16 +80,18 @@ class RightSizeObservation:
     waiting: int = 0
     least: Mapping[SiteMode, int | None] | None = None
     headroom: float = 1.0
+    expected_rps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RightSizeState:
-    """The mix that was last asked for, under the load of now; since when another would have been better; and the
-    changes of the last hour (when, where, how many)."""
+    """The mix that was last asked for, under the load of now; since when another would have been better; the changes of
+    the last hour (when, where, how many); and since when the load is looked at."""
 
     mix: Mix
     better_since_s: float | None = None
     changed: tuple[tuple[float, str, int], ...] = ()
+    since_s: float | None = None
 
     @property
     def workers(self) -> dict[SiteMode, int]:
@@ -146,6 +149,7 @@ class _Choice:
 
     def __init__(self, state: RightSizeState | None, obs: RightSizeObservation, config: RightSizeConfig) -> None:
         self._state, self._obs, self._config = state, obs, config
+        self._since_s = obs.now_s if state is None or state.since_s is None else state.since_s
         self._rules = _Rules(state, obs, config)
         self._rps, self._need_rps = _load(obs, config)
         self._limits = kept_by_some(obs.offers, obs.limits)
@@ -235,7 +239,8 @@ class _Choice:
     ) -> tuple[RightSizeState | None, Effects]:
         state = self._state
         if state is not None:
-            state = replace(state, mix=state.mix if present is None else present, better_since_s=since_s)
+            mix = state.mix if present is None else present
+            state = replace(state, mix=mix, better_since_s=since_s, since_s=self._since_s)
         return state, _effects(self._obs, self._config, (), reason, text, weighed, present)
 
     def _changed(
@@ -251,7 +256,7 @@ class _Choice:
             ScaleTo(replace(self._obs.pool, site=site or self._obs.pool.site), _at_site(chosen.workers, site))
             for site in sorted(moved)
         )
-        state = RightSizeState(chosen, changed=changed)
+        state = RightSizeState(chosen, changed=changed, since_s=self._since_s)
         for_promise_w = self._for_promise_w(chosen)
         if for_promise_w is not None:
             text += f", {for_promise_w:.0f} of {_watts(chosen):.0f} W for the promise"
@@ -263,6 +268,12 @@ class _Choice:
         mean; None: nothing carries it."""
         plain = best_mix(self._obs.offers, self._rps, self._rps, self._limits, self._rules.of(True))
         return None if plain is None or plain.short else max(0.0, _watts(chosen) - _watts(plain))
+
+
+def still_expected_rps(state: RightSizeState | None, now_s: float, expected_rps: float) -> float:
+    """Returns what counts of the load that an operator expects, in requests/s: less as more was seen, for an hour."""
+    since_s = now_s if state is None or state.since_s is None else state.since_s
+    return expected_rps * max(0.0, 1.0 - (now_s - since_s) / _HOUR_S)
 
 
 def ahead_rps(rates_rps: Sequence[float]) -> tuple[float, float]:
@@ -279,7 +290,7 @@ def _load(obs: RightSizeObservation, config: RightSizeConfig) -> tuple[float, fl
     """Returns the load of now, in requests/s, and what to have capacity for."""
     now, ahead = ahead_rps(obs.rates_rps)
     need = max(config.headroom * ahead, config.burst * max(obs.rates_rps), now + obs.waiting / config.catch_up_s)
-    return now, obs.headroom * need
+    return now, max(obs.headroom * need, obs.expected_rps)
 
 
 def _by_replay(offers: Sequence[Offer], least: Mapping[SiteMode, int | None]) -> tuple[Offer, ...]:
@@ -321,6 +332,7 @@ def _effects(
         "tpot_limit_s": obs.limits.tpot_s,
         "caps_w": dict(obs.caps_w),
         "headroom": obs.headroom,
+        "expected_rps": obs.expected_rps,
         "for_promise_w": for_promise_w,
         "profiles": {offer.mode.name: basis_json(offer.profile) for offer in obs.offers},
     }

@@ -27,7 +27,7 @@ from core.engine.steady_state import SPARE_DEVIATIONS, largest_batch, with_spare
 from core.observations.clock_given import ProfileClocks, taken_in
 from core.observations.demand.class_arrivals import STRETCH_S
 from core.observations.demand.class_view import ENOUGH
-from core.observations.limits import planned
+from core.observations.limits import LONG_ANSWER, left_for_tokens_s, planned
 from core.observations.load_profiles import full_load_profile
 from core.observations.mode_profile import Lengths, mean_context
 from core.observations.request.request_configs import TBT_S
@@ -150,15 +150,19 @@ class PoolLoad:
         """Returns limits for a profile's latencies, so that requests that wait as well keep the real ones.
 
         TTFT is that of the class whose prompts have the least time (`worst_case`). An E2E limit counts as the TPOT that
-        its class's mean answer has left, as in FREESH's plan (1e); where no offer keeps that it is left out.
+        a long answer of its class has left, where no offer keeps that, the mean one; else it is left out.
         """
         tpot_s = min((own.limits.tpot_s for own in self.classes if own.limits.tpot_s is not None), default=None)
-        left_s = [
-            (own.limits.e2e_s - (own.limits.ttft_s or 0.0)) / max(1.0, own.lengths.output_tokens)
-            for own in self.classes
-            if own.limits.e2e_s is not None
-        ]
-        return in_time(offers, planned(Limits(self.worst_case[0], tpot_s), ttft_share, tpot_share), left_s)
+        plain = planned(Limits(self.worst_case[0], tpot_s), ttft_share, tpot_share)
+        long, mean = (
+            in_time(offers, plain, [own for own in self._left_s(tokens) if own is not None])
+            for tokens in (LONG_ANSWER, 1.0)
+        )
+        return mean if long == plain else long
+
+    def _left_s(self, means: float) -> list[float | None]:
+        """Returns what each class's answer of so many times the mean length has left for a token."""
+        return [left_for_tokens_s(own.limits, means * own.lengths.output_tokens) for own in self.classes]
 
 
 class CappedSite(Protocol):
@@ -178,7 +182,8 @@ class PoolNow:
 
     `room`: instances of each kind that there is room for now. `caps_w`: what they may draw, by site. `standing`: those
     that draw power, also while they drain. `waiting`: requests that no instance runs. `came`: its last requests one by
-    one; None: they are not known so. `budget`: what was spent of its error budget.
+    one; None: they are not known so. `budget`: what was spent of its error budget. `expected_rps`: the load to have
+    capacity for though it was not seen (`still_expected_rps`).
     """
 
     room: Mapping[SiteMode, int]
@@ -187,6 +192,7 @@ class PoolNow:
     waiting: int
     came: Arrivals | None = None
     budget: ErrorBudget = field(default_factory=ErrorBudget)
+    expected_rps: float = 0.0
 
 
 def offers(load: PoolLoad, room: Mapping[SiteMode, int], weights: Mapping[str, float]) -> tuple[Offer, ...]:
@@ -228,9 +234,10 @@ def observation(
     least = None
     if left and load is not None and rates_rps and pool.came is not None and pool.came.at_s.size:
         with contextlib.suppress(UnknownConfiguration):  # then profiles say what keeps TTFT
-            least = least_instances(now_s, load, left, pool.came, ahead_rps(rates_rps)[1], pool.budget)
+            ahead = max(pool.expected_rps, ahead_rps(rates_rps)[1])
+            least = least_instances(now_s, load, left, pool.came, ahead, pool.budget)
     seen = tuple(rates_rps), left, limits, pool.caps_w, dict(pool.standing), pool.waiting
-    return RightSizeObservation(now_s, key, *seen, least, pool.budget.headroom)
+    return RightSizeObservation(now_s, key, *seen, least, pool.budget.headroom, pool.expected_rps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

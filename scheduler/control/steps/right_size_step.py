@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -62,7 +62,8 @@ def scale(turn: LoopTurn) -> Result:
     waiting = recent_load.waiting(turn)
     came_last = _came_last(turn)
     came = seen.recent(look_s, [own.request_class for own in classes])
-    declared_rps = _declared_rps(seen, classes)
+    declared_rps = _declared_rps(seen, classes, 0.0 if seen.declared is None else seen.declared.rps)
+    expected_rps = _declared_rps(seen, classes, context.service.expected_rps or 0.0)
     fleet = _Fleet(context, pools, recent_load.known_until_s(turn))
     config = step_configs.right_size_config(context.knobs, context.tuning, context.times.scale_s)
     before = turn.state.get("classes", {})
@@ -71,15 +72,17 @@ def scale(turn: LoopTurn) -> Result:
     effects_by_class: list[Effects] = []
     for own in classes:
         name = own.request_class.name
-        known = before.get(name, {})
-        lengths = (_recalled(known.get("lengths"), SeenLengths) or SeenLengths(own.lengths, (own.lengths,))).renewed(
-            came[name], [0] * len(came[name])
-        )
+        stored_of = before.get(name, {})
+        lengths = (
+            _recalled(stored_of.get("lengths"), SeenLengths) or SeenLengths(own.lengths, (own.lengths,))
+        ).renewed(came[name], [0] * len(came[name]))
         rates_rps = load_rps(_since_begun(seen, stretches[name], recent_load.known_until_s(turn)), declared_rps[name])
         pool = fleet.load(own, lengths)
-        budget = _recalled(known.get("budget"), ErrorBudget) or ErrorBudget()
-        obs, budget = fleet.observed(own, pool, rates_rps, waiting.get(name, 0), came_last.get(name), budget)
-        present = _as_it_is(_recalled(known.get("state"), RightSizeState), fleet.asked(name))
+        budget = _recalled(stored_of.get("budget"), ErrorBudget) or ErrorBudget()
+        present = _as_it_is(_recalled(stored_of.get("state"), RightSizeState), fleet.asked(name))
+        still_rps = right_size.still_expected_rps(present, context.now.timestamp(), expected_rps[name])
+        known = Known(rates_rps, waiting.get(name, 0), came_last.get(name), still_rps)
+        obs, budget = fleet.observed(own, pool, known, budget)
         state, effects = asking.step(right_size.step, present, obs, config)
         fleet.take(state, obs.offers)
         for part in () if state is None else state.mix.parts:
@@ -113,11 +116,11 @@ def _ended(load: PoolLoad, came: CameLast, since_s: float, until_s: float) -> En
     return Ended(came.prompt_tokens[mine], _limit_s(load, came)[mine], came.late[mine] > 0.0)
 
 
-def _declared_rps(seen: DemandWindow, classes: Sequence[ClassNow]) -> dict[str, float]:
-    """Returns the load that each class is declared to have, in requests/s."""
+def _declared_rps(seen: DemandWindow, classes: Sequence[ClassNow], rps: float) -> dict[str, float]:
+    """Returns the part of a declared load that each class has, in requests/s: the class of its lengths all of it."""
     found = dict.fromkeys((own.request_class.name for own in classes), 0.0)
     if seen.declared is not None:
-        found[seen.declared.class_name([own.request_class for own in classes])] = seen.declared.rps
+        found[seen.declared.class_name([own.request_class for own in classes])] = rps
     return found
 
 
@@ -152,7 +155,18 @@ def _as_it_is(state: RightSizeState | None, asked: Mapping[SiteMode, int]) -> Ri
     if not asked:
         return None
     mix = Mix(tuple(Part(site, mode, count, 0.0, 0.0, 0.0) for (site, mode), count in sorted(asked.items())))
-    return RightSizeState(mix, changed=() if state is None else state.changed)
+    return RightSizeState(mix) if state is None else RightSizeState(mix, changed=state.changed, since_s=state.since_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of the load of a class: the rates of the look-back, the requests that wait, the last ones that
+    ended, and the rate that is expected of it, in requests/s."""
+
+    rates_rps: tuple[float, ...]
+    waiting: int
+    came: CameLast | None
+    expected_rps: float
 
 
 class _Fleet:
@@ -210,13 +224,16 @@ class _Fleet:
         self,
         own: ClassNow,
         load: PoolLoad,
-        rates_rps: tuple[float, ...],
-        waiting: int,
-        came: CameLast | None,
+        known: Known,
         budget: ErrorBudget,
     ) -> tuple[RightSizeObservation, ErrorBudget]:
         """Returns what a class's turn is given, and its error budget by now."""
-        name, knobs, tuning = own.request_class.name, self._context.knobs, self._context.tuning.right_size
+        name, came, knobs, tuning = (
+            own.request_class.name,
+            known.came,
+            self._context.knobs,
+            self._context.tuning.right_size,
+        )
         kinds = right_size_given.offers(load, self._room(own, {}), self._per_watt)
         limits = load.planned(kinds, knobs.plan_ttft_share, knobs.plan_tpot_share)
         if tuning.error_budget and came is not None:
@@ -227,12 +244,13 @@ class _Fleet:
             self._room(own, self._taken),
             right_size_given.caps_w(self._sites, self._drawn_w),
             self._standing.get(name, {}),
-            waiting,
+            known.waiting,
             arrivals,
             budget,
+            known.expected_rps,
         )
         now_s, key = self._context.now.timestamp(), PoolKey("", name)
-        return right_size_given.observation(now_s, key, rates_rps, kinds, limits, pool, load), budget
+        return right_size_given.observation(now_s, key, known.rates_rps, kinds, limits, pool, load), budget
 
     def _room(self, own: ClassNow, taken: Mapping[tuple[str, str], int]) -> dict[SiteMode, int]:
         """Counts the instances of each kind that the nodes have room for; other classes took GPUs from the smallest."""

@@ -62,6 +62,7 @@ class ServiceDemand:
         self.cells = list(self._class_of_cell)
         declared = {c: load for c, load in enumerate(world.declared) if load is not None and c in self._class_of_cell}
         self.declared_rps = sum(load.minute_rps or load.rps for load in declared.values())
+        self.expected_rps = sum(load.rps for load in declared.values() if load.minute_rps is None)  # said, not seen
         classes = tuple(
             _mean([own for c, own in declared.items() if self._class_of_cell[c] == k], Lengths(*info.typical_tokens))
             for k, info in enumerate(self._classes)

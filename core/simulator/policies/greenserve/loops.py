@@ -170,6 +170,7 @@ class Greenserve:
             int(view.waiting[mine].sum() + view.unplaced[own.number : own.number + 1].sum()),
             d.came(view) if self.config.replay else None,
             own.budget,
+            right_size.still_expected_rps(own.size, view.now_s, d.expected_rps),
         )
         limits = d.load.planned(own.offers, *self.config.plan_shares)
         obs = observation(view.now_s, d.key, rates_rps, own.offers, limits, pool, d.load)

@@ -7,7 +7,16 @@ from dataclasses import astuple, replace
 import pytest
 
 from core.engine.engine_model import GPUS
-from core.observations.clock_given import RecentRate, SeenShares, clock_limits, instance_load, least_mhz, taken_in
+from core.observations.clock_given import (
+    RecentRate,
+    SeenShares,
+    clock_limits,
+    instance_load,
+    least_mhz,
+    pace_limits,
+    taken_in,
+)
+from core.observations.mode_profile import Lengths
 from core.policy.presets import PRESETS, policy
 from core.types import ClockObservation, Limits
 
@@ -90,3 +99,16 @@ def test_rate_of_a_lull_is_that_of_the_memory() -> None:
     assert rate.next_rps(20.0, 5.0, 60.0) == 4.0
     assert rate.next_rps(0.0, 5.0, 60.0) == pytest.approx(4.0 * 55.0 / 60.0)
     assert rate.next_rps(0.0, 120.0, 60.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("limits", "tpot_s"),
+    [
+        (Limits(1.0, 0.1), 0.08),
+        (Limits(1.0, 0.1, 31.0), 0.8 * 30.0 / 600.0),  # a long answer has three times 200 tokens
+        (Limits(None, 0.1, 600.0), 0.08),
+        (Limits(1.0), 0.8 * 0.2),
+    ],
+)
+def test_a_limit_on_e2e_is_one_on_tpot_for_a_long_answer(limits: Limits, tpot_s: float) -> None:
+    assert pace_limits(limits, Lengths(1000.0, 200.0), 0.7, 0.8).tpot_s == pytest.approx(tpot_s)

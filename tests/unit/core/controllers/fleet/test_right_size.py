@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.algorithms.fleet.site_mix import Offer, SiteRule, any_keeps, best_mix
-from core.controllers.fleet.right_size import RightSizeConfig, RightSizeObservation, step
+from core.controllers.fleet.right_size import (
+    RightSizeConfig,
+    RightSizeObservation,
+    RightSizeState,
+    step,
+    still_expected_rps,
+)
 from core.engine.engine_model import engine_model
 from core.engine.load_profile import clocks, modelled
 from core.types import Limits, Mode, PoolKey, Reason, ScaleTo, Source
@@ -283,3 +289,46 @@ def test_a_kind_that_keeps_no_first_token_in_time_counts_for_nothing():
     least = {offers[0].kind: 2, offers[1].kind: None}
     state, _ = step(None, RightSizeObservation(0.0, POOL, (1.0,), offers, LIMITS, least=least), CONFIG)
     assert state.workers == {("", TP4): 2}
+
+
+def carried_rps(state: RightSizeState) -> float:
+    return sum(
+        n * float(offer.profile.top().within(LIMITS)[0])
+        for offer in OFFERS
+        for kind, n in state.workers.items()
+        if kind == offer.kind
+    )
+
+
+def test_what_is_expected_is_carried_though_it_was_not_seen():
+    few = RightSizeObservation(0.0, POOL, (1.0, 1.0), OFFERS, LIMITS)
+    seen, _ = step(None, few, CONFIG)
+    said, effects = step(None, replace(few, expected_rps=40.0), CONFIG)
+    assert carried_rps(seen) < 40.0 <= carried_rps(said)
+    assert "40 requests/s are ahead" in effects.rationale.summary
+
+
+def test_what_is_expected_counts_for_less_as_more_is_seen():
+    state, _ = decide(None, 1.0, now_s=100.0)
+    assert still_expected_rps(None, 5.0, 4.0) == 4.0
+    assert [still_expected_rps(state, 100.0 + s, 4.0) for s in (0.0, 1800.0, 3600.0, 9999.0)] == [4.0, 2.0, 0.0, 0.0]
+    for now_s, rps in ((200.0, 60.0), (210.0, 1.0), (300.0, 1.0)):
+        state, _ = decide(state, rps, now_s=now_s)
+    assert state.since_s == 100.0
+
+
+def test_headroom_of_the_error_budget_is_capacity():
+    few = RightSizeObservation(0.0, POOL, (30.0, 30.0), OFFERS, LIMITS)
+    more, _ = step(None, replace(few, headroom=1.5), CONFIG)
+    assert carried_rps(more) >= 45.0
+
+
+def test_a_decision_says_how_much_of_its_power_is_for_the_promise():
+    few = RightSizeObservation(0.0, POOL, (30.0, 30.0), OFFERS, LIMITS)
+    _, plain = step(None, replace(few, rates_rps=(30.0,)), RightSizeConfig(headroom=1.0, burst=0.0))
+    assert plain.rationale.inputs["for_promise_w"] == pytest.approx(0.0, abs=1e-6)
+    _, more = step(None, replace(few, headroom=2.0), CONFIG)
+    (chosen,) = [one for one in more.rationale.alternatives if one.chosen]
+    for_promise_w = more.rationale.inputs["for_promise_w"]
+    assert 0.0 < for_promise_w < chosen.power_w
+    assert f"{for_promise_w:.0f} of {chosen.power_w:.0f} W for the promise" in more.rationale.summary

@@ -75,7 +75,12 @@ def test_unknown_engine_has_no_offer() -> None:
 
 @pytest.mark.parametrize(
     ("e2e_s", "expected"),
-    [(None, Limits(0.175, 0.045)), (8.0, Limits(0.175, (8.0 - 0.25) / 200.0)), (0.5, Limits(0.175, 0.045))],
+    [
+        (None, Limits(0.175, 0.045)),
+        (8.0, Limits(0.175, (8.0 - 0.25) / 600.0)),  # for three times the mean answer
+        (4.0, Limits(0.175, (4.0 - 0.25) / 200.0)),  # for the mean one
+        (0.5, Limits(0.175, 0.045)),
+    ],
 )
 def test_plans_keep_shares_of_the_limits_and_e2e_where_a_mode_can(e2e_s: float | None, expected: Limits) -> None:
     own = load(replace(SHORT, limits=Limits(0.25, 0.1, e2e_s)))
