@@ -124,15 +124,19 @@ def _requests(
     return iter(rows), min(len(rows), limit or len(rows))
 
 
+def is_ready(url: str) -> bool:
+    """Says whether the gateway of base URL `url` answers that it can serve."""
+    try:
+        with urllib.request.urlopen(url.removesuffix("/v1") + "/ready", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
 def _wait_ready(url: str) -> None:
     """Blocks until the gateway of base URL `url` says that it can serve."""
-    ready = url.removesuffix("/v1") + "/ready"
-    while True:
-        try:
-            with urllib.request.urlopen(ready, timeout=5):
-                return
-        except OSError:
-            time.sleep(WAIT_EVERY_S)
+    while not is_ready(url):
+        time.sleep(WAIT_EVERY_S)
 
 
 def _send(

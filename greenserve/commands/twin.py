@@ -18,6 +18,7 @@ from greenserve.commands.run import summary
 
 from .database import all_sites_user, database
 from .policy import change, split_setting
+from .traffic import is_ready
 
 if TYPE_CHECKING:
     from core.simulator.workload import TraceRequest
@@ -66,6 +67,8 @@ def twin(
     greenserve twin --trace AzureLLMInferenceTrace_conv.csv --policy freesh --minutes 10
     """
     requests = _requests(trace_file, minutes)
+    if not is_ready(gateway := summary(env.read())["gateway"]):
+        fail(f"no gateway is ready at {gateway}: start the product, or set GREENSERVE_GATEWAY_PORT to where it listens")
     with database():
         from django.utils import timezone
 
