@@ -12,7 +12,7 @@ from core.types import Limits
 
 # In an hour one answer in a hundred is longer than 2.8 times the mean (Azure 2023, conversation), 3.3 times (Mooncake)
 # or 5.3 times (ServeGen, m-mid).
-LONG_ANSWER = 3.0
+LONG_ANSWER = 4.0
 PRESENT = 0.01  # a class is present in a pool that takes this part of it
 
 

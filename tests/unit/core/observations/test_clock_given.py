@@ -105,7 +105,7 @@ def test_rate_of_a_lull_is_that_of_the_memory() -> None:
     ("limits", "tpot_s"),
     [
         (Limits(1.0, 0.1), 0.08),
-        (Limits(1.0, 0.1, 31.0), 0.8 * 30.0 / 600.0),  # a long answer has three times 200 tokens
+        (Limits(1.0, 0.1, 31.0), 0.8 * 30.0 / 800.0),  # a long answer has four times 200 tokens
         (Limits(None, 0.1, 600.0), 0.08),
         (Limits(1.0), 0.8 * 0.2),
     ],

@@ -77,7 +77,7 @@ def test_unknown_engine_has_no_offer() -> None:
     ("e2e_s", "expected"),
     [
         (None, Limits(0.175, 0.045)),
-        (8.0, Limits(0.175, (8.0 - 0.25) / 600.0)),  # for three times the mean answer
+        (12.0, Limits(0.175, (12.0 - 0.25) / 800.0)),  # for four times the mean answer
         (4.0, Limits(0.175, (4.0 - 0.25) / 200.0)),  # for the mean one
         (0.5, Limits(0.175, 0.045)),
     ],
