@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests import services
+
 # Of laws that name no number themselves. No example has a deadline: the machine may be busy with other things.
 settings.register_profile("thorough", max_examples=200, deadline=None)  # make test-thorough
 settings.register_profile("fuzz", max_examples=10_000, deadline=None)  # of what clients may send: make test-thorough
@@ -22,6 +24,12 @@ def skip_or_fail(reason: str, module: bool = False) -> None:
     if IN_CI:
         pytest.fail(f"CI must have it: {reason}")
     pytest.skip(reason, allow_module_level=module)
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
+    """Stands here, since pytest-django's own would come before one of a plugin."""
+    services.copy_the_migrated()
 
 
 @pytest.fixture(scope="session")

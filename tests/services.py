@@ -100,13 +100,12 @@ def needs_services(item: pytest.Item) -> bool:
     return bool(DATABASE_FIXTURES & set(getattr(item, "fixturenames", ())))
 
 
-@pytest.fixture(scope="session")
-def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
-    """A worker's database is a copy of the migrated one."""
+def copy_the_migrated() -> None:
+    """A worker's database will be a copy of the migrated one, with nothing left to migrate."""
     from django.db import connection
 
     if template := os.environ.get(TEMPLATE):
-        connection.settings_dict["TEST"]["TEMPLATE"] = template
+        connection.settings_dict["TEST"] |= {"TEMPLATE": template, "MIGRATE": False}
 
 
 def pytest_unconfigure() -> None:
