@@ -6,8 +6,20 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
 
-from pools import demo
-from pools.models import Gpu, Instance, InstanceGpu, Job, ModelCard, Node, Pool, Profile, RequestClass, Site, Slo
+from pools.models import (
+    Gpu,
+    Instance,
+    InstanceGpu,
+    Job,
+    ModelCard,
+    Node,
+    Pool,
+    Profile,
+    RequestClass,
+    Service,
+    Site,
+    Slo,
+)
 from scheduler.models import Decision, Epoch
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuSample
 from telemetry.storage import time_partitions
@@ -18,8 +30,8 @@ NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def service():
-    return demo.load()
+def service(demo_rows):
+    return Service.objects.get()
 
 
 def refused(constraint, action):

@@ -7,7 +7,6 @@ from django.urls import reverse
 from django.utils import timezone
 
 from core.engine.gpu_types import SHIPPED
-from pools import demo
 from pools.models import GpuType, Node, Pool, Service, Site
 from scheduler.models import Decision, LoopPause, Override, ServiceMode
 from scheduler.operations.configure import registry
@@ -18,8 +17,8 @@ CONFIRMED = {"confirmed": "yes"}
 
 
 @pytest.fixture
-def service(redis_client):
-    return demo.load()
+def service(demo_rows, redis_client):
+    return Service.objects.get()
 
 
 def first_pool(service: Service) -> Pool:
@@ -211,11 +210,6 @@ def test_form_of_a_preset_sets_nothing_otherwise_when_it_is_saved_as_it_came(ser
     assert admin_client.post(address, {"policy": preset, **sent, **CONFIRMED}).status_code == 302
     service.refresh_from_db()
     assert (service.policy, service.knobs) == (preset, {})
-
-
-def test_first_step_is_shown_when_nothing_is_there(redis_client, db, admin_client):
-    page = admin_client.get(reverse("setup"))
-    assert page.context["following"].name == "site"
 
 
 def test_switch_is_confirmed_with_its_watts_before_it_is_carried_out(service, admin_client):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from django.core.cache import cache
 from django.test import Client
+from django.urls import reverse
 
 from tests.fakes.people import person
 from tests.integration.frontend.test_dashboard_views import PAGES
@@ -28,3 +29,8 @@ def test_page_answers_when_the_database_is_empty(operator, path):
 def test_figures_say_that_they_are_empty_when_nothing_happened(operator):
     body = operator.get("/overview/figures.json").json()
     assert all(figure["meta"]["empty"] for figure in body["figures"].values())
+
+
+def test_first_step_is_shown_when_nothing_is_there(redis_client, admin_client):
+    page = admin_client.get(reverse("setup"))
+    assert page.context["following"].name == "site"

@@ -13,8 +13,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from pools import demo
-from pools.models import Job, JobState, Node, Site
+from pools.models import Job, JobState, Node, Service, Site
 from telemetry.ledger import settlement
 from telemetry.models import Report, Settlement, Tariff
 from telemetry.report_values.bill import PART_WORDS
@@ -37,11 +36,10 @@ def _own_folder(settings, tmp_path) -> None:
     cache.clear()
 
 
-@pytest.fixture
-def settled() -> Site:
-    service = demo.load()
+@pytest.fixture(scope="module")
+def settled_rows(demo_rows: None) -> None:
     Site.objects.update(time_zone="UTC")  # so that the quarter of an hour is the month's peak there too
-    instance = start_instance(service.pools.first(), Node.objects.get(name="loc1-a100"), tp=4)
+    instance = start_instance(Service.objects.get().pools.first(), Node.objects.get(name="loc1-a100"), tp=4)
     site = instance.node.cluster.site
     metering.quarter_hour(instance)
     Tariff.objects.create(
@@ -49,7 +47,11 @@ def settled() -> Site:
         source="contract 77", version="2026-01",
     )  # fmt: skip
     assert settlement.settle(moment(LATER)) == 3
-    return site
+
+
+@pytest.fixture
+def settled(settled_rows: None) -> Site:
+    return Site.objects.get(name="location-1")
 
 
 @pytest.fixture

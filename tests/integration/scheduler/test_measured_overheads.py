@@ -11,8 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from core.engine.overhead_table import start_key
-from pools import demo
-from pools.models import Instance, Node
+from pools.models import Instance, Node, Service
 from scheduler.control.snapshot import measured_overheads
 from tests.fakes.house import start_instance
 
@@ -21,8 +20,8 @@ CHANGE = "warm start of Llama3-70B on A100-80GB/TP4"
 
 
 @pytest.fixture
-def service():
-    return demo.load()
+def service(demo_rows):
+    return Service.objects.get()
 
 
 def started(pool, took_s, ago_s, node="loc1-a100", kind=""):

@@ -13,7 +13,7 @@ from core.observations.demand.class_view import Declared
 from core.observations.demand.loop_windows import MAX_WINDOW_S, MIN_WINDOW_S
 from core.observations.mode_profile import Lengths
 from core.policy.presets import DYNAMO
-from pools import demo, wire
+from pools import wire
 from pools.models import Partition, RequestClass, Service
 from pools.writes import ensure_partition
 from scheduler.control import turn_context
@@ -32,8 +32,8 @@ NOW = moment(NOW_S)
 
 
 @pytest.fixture
-def demo_service(db):
-    service = demo.load()
+def demo_service(demo_rows, db):
+    service = Service.objects.get()
     ensure_partition(DYNAMO)
     time_partitions.ensure({NOW.date(), (NOW - timedelta(days=1)).date()})
     return service

@@ -6,8 +6,8 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from pools import demo, wire
-from pools.models import Instance, InstanceGpu, ModelCard, Node
+from pools import wire
+from pools.models import Instance, InstanceGpu, ModelCard, Node, Service
 from scheduler.control.apply import apply
 from scheduler.control.apply.gpu_memory import fits_two
 from tests.fakes.house import start_instance
@@ -18,9 +18,9 @@ NODE = "loc1-a100"
 
 
 @pytest.fixture
-def pool():
+def pool(demo_rows):
     """Of a small model under a policy with shadows, on a node that is not simulated and has no GPU left."""
-    service = demo.load()
+    service = Service.objects.get()
     service.model_card = ModelCard.objects.create(
         name="Llama3-8B", engine="vllm-v1", max_model_len=8192, engine_arguments=HALF
     )

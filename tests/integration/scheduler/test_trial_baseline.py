@@ -12,7 +12,6 @@ from django.db.models import F
 from django.test import Client
 
 from core.engine.engine_model import engine_model
-from pools import demo
 from pools.models import Gpu, Job, JobState, Node, Service
 from scheduler import jobs
 from scheduler.models import Trial, TrialBlock, TrialState
@@ -31,9 +30,9 @@ FIVE = timedelta(minutes=5)
 
 
 @pytest.fixture
-def trial(redis_client) -> Trial:
+def trial(demo_rows, redis_client) -> Trial:
     """Two pairs of blocks; the first of each arm is five minutes that were metered, the rest has not begun."""
-    service = demo.load()
+    service = Service.objects.get()
     instance = start_instance(service.pools.first(), Node.objects.get(name="loc1-a100"), tp=4)
     metering.quarter_hour(instance)
     assert settlement.settle(moment(LATER)) == 3

@@ -7,8 +7,7 @@ import time
 import pytest
 from django.utils import timezone
 
-from pools import demo
-from pools.models import Instance, InstanceGpu, Node
+from pools.models import Instance, InstanceGpu, Node, Service
 from scheduler.control.apply import apply, desired_messages
 from telemetry import selectors
 from tests.fakes.house import start_instance
@@ -18,8 +17,8 @@ MODE, NODE = "A100-80GB/TP2", "loc1-a100"
 
 
 @pytest.fixture
-def pool():
-    service = demo.load()
+def pool(demo_rows):
+    service = Service.objects.get()
     found = service.pools.filter(site__name="location-1", request_class__partition=service.partition).last()
     found.warm = 1
     found.save()

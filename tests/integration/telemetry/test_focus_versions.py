@@ -11,15 +11,12 @@ from click.testing import CliRunner
 from django.test import Client
 
 from greenserve.cli import cli
-from pools import demo
-from pools.models import Job, Node
-from telemetry.ledger import settlement
+from pools.models import Job
 from telemetry.models import Report, ReportSchedule
 from telemetry.reports import report_jobs, report_requests, schedules
 from telemetry.reports.tasks import make_report
-from tests.fakes import metering
-from tests.fakes.house import moment, start_instance
-from tests.fakes.metering import LATER, START
+from tests.fakes.house import moment
+from tests.fakes.metering import START
 from tests.fakes.people import person
 
 pytestmark = pytest.mark.django_db
@@ -28,11 +25,8 @@ FORMATS = "focus-csv,focus-parquet"
 
 
 @pytest.fixture(autouse=True)
-def settled(settings, tmp_path) -> None:
+def settled(settled_rows, settings, tmp_path) -> None:
     settings.GREENSERVE_REPORTS_DIR = tmp_path / "reports"
-    service = demo.load()
-    metering.quarter_hour(start_instance(service.pools.first(), Node.objects.get(name="loc1-a100"), tp=4))
-    assert settlement.settle(moment(LATER)) == 3
 
 
 @pytest.fixture

@@ -10,14 +10,12 @@ import pytest
 from django.db.models import Sum
 from django.test import Client
 
-from pools import demo
 from pools.models import Instance, Node
 from telemetry.ledger import host_posting, settlement
 from telemetry.models import HostEntry, HostSample, Report
 from telemetry.reports import report_jobs, report_requests
 from telemetry.storage import time_partitions
-from tests.fakes import metering
-from tests.fakes.house import moment, start_instance
+from tests.fakes.house import moment
 from tests.fakes.metering import END, LATER, START
 from tests.fakes.people import person
 
@@ -31,11 +29,8 @@ def _own_folder(settings, tmp_path) -> None:
 
 
 @pytest.fixture
-def instance() -> Instance:
-    service = demo.load()
-    found = start_instance(service.pools.first(), Node.objects.get(name="loc1-a100"), tp=4)
-    metering.quarter_hour(found)
-    return found
+def instance(metered_rows: None) -> Instance:
+    return Instance.objects.get()
 
 
 @pytest.fixture

@@ -1,25 +1,20 @@
 """From the streams into the tables: each row once, whatever happens in between."""
 
 import math
-import os
-import signal
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from datetime import timedelta
 
 import msgspec
 import psycopg
 import pytest
 import redis
 from django.db import DataError, OperationalError, connection
-from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pools import demo, wire
-from pools.models import Instance, Node, Slo
+from pools import wire
+from pools.models import Instance, Node, Service, Slo
 from scheduler.control import clock_decisions
 from scheduler.models import Decision
 from telemetry.ingest import ingester as ingest
@@ -28,17 +23,19 @@ from telemetry.ingest.agent_batches import SampleWriter
 from telemetry.ingest.ingester import DEAD_STREAM, Ingester
 from telemetry.models import GpuSample, IngestedBatches, InstanceSample, RequestRecord
 from tests.fakes.house import batch, gpu_row, instance_row, request_row, send, start_instance
-from tests.fakes.nursery import Nursery, nursery
-from tests.fakes.simnode import eventually
 
 pytestmark = pytest.mark.django_db
 GPU = "SIM-loc1-a100-0"
 
 
+@pytest.fixture(scope="module")
+def instance_rows(demo_rows):
+    start_instance(Service.objects.get().pools.first(), Node.objects.get(name="loc1-a100"), tp=2, state="pending")
+
+
 @pytest.fixture
-def instance(redis_client):
-    service = demo.load()
-    return start_instance(service.pools.first(), Node.objects.get(name="loc1-a100"), tp=2, state="pending")
+def instance(instance_rows, redis_client):
+    return Instance.objects.get()
 
 
 @pytest.fixture
@@ -357,41 +354,3 @@ def test_refused_value_is_the_databases_own_error_when_a_number_is_too_large():
     with pytest.raises(DataError) as caught, connection.cursor() as cursor:
         cursor.execute("SELECT %s::integer", [2**40])
     assert isinstance(caught.value.__cause__, psycopg.DataError)
-
-
-@pytest.fixture(scope="module")
-def ingesters(django_db_setup) -> Iterator[Nursery]:
-    """`manage.py ingest` on the tests' database, as often as it is started."""
-    name = connection.settings_dict["NAME"]
-    url = os.environ["DATABASE_URL"].rsplit("/", 1)[0] + f"/{name}"
-    with nursery(
-        "from django.core.management import call_command; call_command('ingest')",
-        {**os.environ, "DATABASE_URL": url, "GREENSERVE_DEBUG": "0"},
-    ) as opened:
-        yield opened
-
-
-@pytest.mark.slow("processes that are killed")
-@pytest.mark.django_db(transaction=True)
-def test_batch_is_written_once_when_the_process_is_killed_again_and_again(redis_client, instance, ingesters):
-    """The ingester under kill -9 while messages pour in: every sample once, and SIGTERM ends it cleanly."""
-    now, seq = time.time() - 100, 0
-    entered = GpuSample.objects.count
-    ingesters.start()
-    for _ in range(3):
-        before, deadline = entered(), time.monotonic() + 30
-        while entered() < before + 40:
-            assert time.monotonic() < deadline
-            for _ in range(10):
-                seq += 1
-                send(redis_client, wire.BATCH_STREAM, batch(seq, [gpu_row(GPU, now + seq / 100)]))
-                time.sleep(0.002)
-        assert ingesters.end(signal.SIGKILL) == -signal.SIGKILL
-        ingesters.start()
-    eventually(lambda: entered() >= seq, 30.0, f"{seq} samples")
-    assert ingesters.end(signal.SIGTERM) == 0
-    assert GpuSample.objects.count() == seq
-    ((numbers,),) = IngestedBatches.objects.values_list("seqs")
-    assert [(one.lower, one.upper) for one in numbers] == [(1, seq + 1)]
-    assert GpuSample.objects.values("at").distinct().count() == seq
-    assert GpuSample.objects.filter(at__lte=timezone.now() + timedelta(days=1)).count() == seq

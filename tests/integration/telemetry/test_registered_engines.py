@@ -12,8 +12,8 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from pools import demo, wire
-from pools.models import Instance
+from pools import wire
+from pools.models import Instance, Service
 from pools.registration.worker_hosts import WorkerHosts
 from pools.simnode.engine.sim_metrics import EngineCounters, EngineGauges, render
 from scheduler.control import clock_decisions
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def pool(redis_client):
-    service = demo.load()
+def pool(demo_rows, redis_client):
+    service = Service.objects.get()
     publish.publish(redis_client, timezone.now())
     return service.pools.filter(site__name="location-1", request_class__partition=service.partition).last()
 

@@ -14,13 +14,12 @@ from click.testing import CliRunner
 from django.test import Client
 
 from greenserve.cli import cli
-from pools import demo
-from pools.models import Instance, Job, Node, Service, Tenant
+from pools.models import Instance, Job, Node, Service, Site, Tenant
 from telemetry.ledger import settlement
 from telemetry.models import Report, Tariff
 from telemetry.reports import report_jobs, report_requests
 from tests.fakes import metering
-from tests.fakes.house import moment, start_instance
+from tests.fakes.house import moment
 from tests.fakes.metering import LATER, START
 from tests.fakes.people import person
 from tests.fakes.report_texts import pdf_text
@@ -36,12 +35,9 @@ def _own_folder(settings, tmp_path) -> None:
     settings.GREENSERVE_REPORTS_DIR = tmp_path / "reports"
 
 
-@pytest.fixture
-def settled():
-    service = demo.load()
-    instance = start_instance(service.pools.first(), Node.objects.get(name="loc1-a100"), tp=4)
-    site = instance.node.cluster.site
-    metering.quarter_hour(instance)
+@pytest.fixture(scope="module")
+def demand_charged(metered_rows):
+    site = Site.objects.get(name="location-1")
     Tariff.objects.create(
         site=site,
         currency=site.currency,
@@ -52,7 +48,11 @@ def settled():
         version="2026-01",
     )
     assert settlement.settle(moment(LATER)) == 3
-    return site
+
+
+@pytest.fixture
+def settled(demand_charged):
+    return Site.objects.get(name="location-1")
 
 
 def made(**given) -> Report:

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from pools import demo
-from pools.models import Node
-from telemetry.ledger import settlement
 from telemetry.models import Report
 from telemetry.report_values.report_request import FORMATS
 from telemetry.reports import report_jobs, report_requests
-from tests.fakes import metering
 from tests.fakes.csv_cells import json_cells
-from tests.fakes.house import moment, start_instance
-from tests.fakes.metering import LATER, START
+from tests.fakes.house import moment
+from tests.fakes.metering import START
 
 TAGS = ("Tags", "AllocatedTags", "AllocatedMethodDetails")  # JSON objects by FOCUS
 
 
 @pytest.mark.django_db
-def test_no_cell_is_json_in_the_tables_of_a_report(redis_client, settings, tmp_path) -> None:
+def test_no_cell_is_json_in_the_tables_of_a_report(settled_rows, redis_client, settings, tmp_path) -> None:
     settings.GREENSERVE_REPORTS_DIR = tmp_path / "reports"
-    service = demo.load()
-    metering.quarter_hour(start_instance(service.pools.first(), Node.objects.get(name="loc1-a100"), tp=4))
-    settlement.settle(moment(LATER))
     tables = [name for name in FORMATS if "csv" in name]
     asked = {"period": f"{moment(START):%Y-%m-%d}", "by": "site,tenant,service,pool,model", "formats": ",".join(tables)}
     report = report_requests.ask(asked)

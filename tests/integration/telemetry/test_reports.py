@@ -21,9 +21,8 @@ from kombu.exceptions import OperationalError
 from core.engine.engine_model import engine_model
 from frontend.templatetags import units
 from greenserve.cli import cli
-from pools import demo
 from pools.access.audit import Actor
-from pools.models import AuditEntry, Job, Node, Tenant
+from pools.models import AuditEntry, Instance, Job, Site, Tenant
 from scheduler.operations.configure import registry, transfer
 from telemetry.ledger import settlement
 from telemetry.models import EnergyEntry, Instrument, InstrumentHour, MeterMark, Report, ReportSchedule
@@ -34,7 +33,7 @@ from telemetry.report_values.unit_scale import ENERGY
 from telemetry.reports import report_jobs, report_pivots, report_requests, schedules, settled_lines
 from telemetry.reports.tasks import make_report
 from tests.fakes import metering
-from tests.fakes.house import moment, start_instance
+from tests.fakes.house import moment
 from tests.fakes.metering import END, LATER, START
 from tests.fakes.people import person
 from tests.fakes.report_texts import pdf_text
@@ -59,26 +58,13 @@ def _own_folder(settings, tmp_path) -> None:
 
 
 @pytest.fixture
-def instance():
-    service = demo.load()
-    return start_instance(service.pools.first(), Node.objects.get(name="loc1-a100"), tp=4)
+def settled(settled_rows) -> Site:
+    return Site.objects.get(name="location-1")
 
 
 @pytest.fixture
-def site(instance):
-    return instance.node.cluster.site
-
-
-@pytest.fixture
-def metered(instance, site):
-    metering.quarter_hour(instance)
-    return site
-
-
-@pytest.fixture
-def settled(metered):
-    assert settlement.settle(moment(LATER)) == 3
-    return metered
+def instance(settled) -> Instance:
+    return Instance.objects.get()
 
 
 @pytest.fixture
@@ -274,21 +260,6 @@ def test_report_of_older_writers_is_said_to_be_one_and_its_page_has_no_datapoint
     assert "ESRS" not in page.content.decode()
 
 
-def test_carbon_and_cost_are_unknown_and_not_nothing_when_no_feed_or_tariff_has_them(instance):
-    metering.meters(instance, START + 302)
-    settlement.settle(moment(LATER))
-    (row,) = table(made(by="site"))
-    assert (row["scope2_location_kgco2e"], row["cost"], row["sci_g_per_output_token"]) == ("", "", "")
-    assert float(row["without_intensity_kwh"]) == pytest.approx(float(row["energy_kwh"]))
-    refused = report_requests.ask({"period": DAY, "formats": "focus-csv"})
-    assert not report_jobs.make(refused.pk)
-    job = Job.objects.get(pk=refused.job_id)
-    assert job.state == "failed"
-    assert "formats: FOCUS has no place for an unknown cost" in job.error
-    assert "electricity tariff" in job.error
-    assert not refused.files.exists()
-
-
 def test_report_is_provisional_when_its_period_is_not_settled(settled):
     report = made(by="site")
     assert report.summary["provisional"] is True
@@ -306,14 +277,6 @@ def test_saving_is_modelled_and_said_to_be_when_the_requests_are_replayed(settle
     assert baseline["location_ug"] > 0
     assert baseline["span_s"] == 900
     assert report_jobs.reproduce(report) == []  # what was modelled is kept with the report, not modelled again
-
-
-def test_baseline_is_refused_when_there_is_nothing_to_replay(instance):
-    metering.meters(instance, START + 302)
-    settlement.settle(moment(LATER))
-    report = report_requests.ask({"period": DAY, "baseline": True, "formats": "csv"})
-    assert not report_jobs.make(report.pk)
-    assert "baseline: no request of the period" in Job.objects.get(pk=report.job_id).error
 
 
 # -- made again ------------------------------------------------------------------------------------
@@ -377,11 +340,6 @@ def test_report_is_refused_when_there_can_be_nothing_in_it(settled, given, field
         report_requests.ask(given)
     assert error.value.field == field
     assert not Report.objects.exists()
-
-
-def test_report_is_refused_when_nothing_was_ever_settled(instance):
-    with pytest.raises(BadReport, match="settled nothing yet"):
-        report_requests.ask({"period": DAY})
 
 
 # -- REST ------------------------------------------------------------------------------------------
@@ -459,13 +417,15 @@ def test_report_stops_when_it_is_cancelled_on_its_way(settled, monkeypatch):
     assert not report.files.exists()
 
 
-@pytest.mark.django_db(transaction=True)
-def test_job_fails_and_says_so_when_redis_does_not_answer(settled, operator, monkeypatch):
+def test_job_fails_and_says_so_when_redis_does_not_answer(
+    settled, operator, monkeypatch, django_capture_on_commit_callbacks
+):
     def refuse(*_, **__):
         raise OperationalError("Connection refused")
 
     monkeypatch.setattr(make_report, "apply_async", refuse)
-    body = post(operator, period=DAY).json()
+    with django_capture_on_commit_callbacks(execute=True):
+        body = post(operator, period=DAY).json()
     job = Job.objects.get(uid=body["job"])
     assert (job.state, "Redis does not answer" in job.error) == ("failed", True)
 

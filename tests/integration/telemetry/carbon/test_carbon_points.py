@@ -4,7 +4,6 @@ from datetime import timedelta
 
 import pytest
 
-from pools import demo
 from pools.demo import carbon_curve
 from pools.models import Service, Site
 from scheduler.control.apply import fleet_messages
@@ -22,8 +21,7 @@ NOW = moment(START + 5.0)
 
 
 @pytest.fixture
-def feed():
-    demo.load()
+def feed(demo_rows):
     return CarbonFeed.objects.get(site__name="location-1")
 
 

@@ -10,7 +10,6 @@ from django.db.models import Sum
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pools import demo
 from pools.models import Gpu
 from telemetry.ledger.window_sources import WINDOW_S
 from telemetry.models import EnergyEntry, GpuEnergy, MeterMark, Settlement
@@ -26,8 +25,7 @@ WINDOWS = 36  # three hours
 
 
 @pytest.fixture
-def gpus():
-    demo.load()
+def gpus(demo_rows):
     return list(Gpu.objects.filter(node__name="loc1-a100")[:2])
 
 

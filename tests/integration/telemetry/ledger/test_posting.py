@@ -1,17 +1,13 @@
 """The ledger against the meter: not a joule lost, none entered twice."""
 
 import math
-import threading
-from datetime import timedelta
 
 import pytest
-from django.db import connection
 from django.db.models import Sum
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pools import demo
-from pools.models import Gpu, Node
+from pools.models import Gpu, Node, Service
 from telemetry.ledger import posting
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuEnergy, GpuSample, MeterMark
 from tests.fakes.house import moment, sample, start_instance
@@ -22,8 +18,8 @@ START = 1_767_225_600.0  # 2026-01-01, a border of intervals
 
 
 @pytest.fixture
-def service():
-    return demo.load()
+def service(demo_rows):
+    return Service.objects.get()
 
 
 @pytest.fixture
@@ -221,29 +217,3 @@ def test_entries_add_up_to_the_counter_when_anything_happens(gpu, steps, posting
     assert balanced(gpu)
     entered = EnergyEntry.objects.filter(gpu=gpu).aggregate(total=Sum("energy_j"))["total"] or 0.0
     assert entered == pytest.approx(math.fsum(metered_j), rel=1e-9, abs=1e-6)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_nothing_is_entered_twice_when_two_processes_post_at_once():
-    demo.load()
-    gpus = list(Gpu.objects.all()[:6])
-    for second in range(44):
-        for each in gpus:
-            sample(each, START + second, 10.0 * second)
-    barrier, entered = threading.Barrier(2), []
-
-    def work():
-        try:
-            barrier.wait(timeout=10)
-            entered.append(post(START + 46))
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=30)
-    assert sum(entered) == EnergyEntry.objects.count() == 4 * len(gpus)
-    assert all(balanced(each) for each in gpus)
-    assert EnergyEntry.objects.filter(posted_at__lte=moment(START) + timedelta(days=36500)).exists()

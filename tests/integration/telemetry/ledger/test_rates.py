@@ -7,7 +7,6 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, connection, transaction
 
-from pools import demo
 from pools.models import Site
 from telemetry.ledger.rates import DEFAULT_EMBODIED, Rates
 from telemetry.models import EmbodiedFactor, GpuRate, Instrument, Pue, ReportSchedule, Tariff
@@ -20,8 +19,7 @@ NAMED = {"valid_from": AT, "source": "a contract", "version": "1"}
 
 
 @pytest.fixture
-def site():
-    demo.load()
+def site(demo_rows):
     return Site.objects.get(name="location-1")
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from core.observations.demand.class_arrivals import STRETCH_S
 from core.policy import dynamo_classes
-from pools import demo
 from pools.models import RequestClass
 from telemetry import tasks
 from telemetry.ingest import request_records
@@ -30,8 +29,7 @@ COLUMNS = (*KEY, "prompt_to", "output_to", *SUMS)
 
 
 @pytest.fixture
-def classes(db):
-    demo.load()
+def classes(demo_rows, db):
     time_partitions.ensure({moment(START).date(), moment(START - 86_400).date()})
     return list(RequestClass.objects.all())
 

@@ -9,7 +9,6 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pools import demo
 from pools.models import Service, Slo, Tenant
 from telemetry import selectors
 from telemetry.ingest import request_records
@@ -27,8 +26,7 @@ SPAN_S = 1_500.0
 
 
 @pytest.fixture
-def tenants(db):
-    demo.load()
+def tenants(demo_rows, db):
     time_partitions.ensure({moment(START).date(), moment(START - 86_400).date()})
     return [*Tenant.objects.values_list("pk", flat=True)[:2], None]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pools import demo, wire
+from pools import wire
 from pools.models import Gpu, Node, Service
 from telemetry import selectors
 from telemetry.ingest import sample_rollups
@@ -24,8 +24,7 @@ UUID = "SIM-loc1-a100-0"
 
 
 @pytest.fixture
-def gpu(db):
-    demo.load()
+def gpu(demo_rows, db):
     time_partitions.ensure({moment(START).date(), moment(START - 60).date(), moment(START + 86_400).date()})
     return Gpu.objects.get(uuid=UUID)
 
@@ -168,8 +167,7 @@ def test_a_minute_is_not_lost_when_samples_are_written_while_it_is_rolled_up(gpu
     assert GpuMinute.objects.get().samples == 61
 
 
-def test_minutes_of_engines_say_what_the_samples_say_when_some_come_late(db):
-    demo.load()
+def test_minutes_of_engines_say_what_the_samples_say_when_some_come_late(demo_rows, db):
     time_partitions.ensure({moment(START).date(), moment(START - 60).date()})
     node = Node.objects.get(name="loc1-a100")
     service = Service.objects.get()
