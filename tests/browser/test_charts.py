@@ -41,7 +41,8 @@ def newcomer(fleet: seed.Seeded) -> Iterator[Site]:
     site.delete()
 
 
-@pytest.mark.parametrize("phone", [False, pytest.param(True, marks=pytest.mark.slow("the same on a phone"))])
+@pytest.mark.slow("charts are drawn in test_dashboard.py")
+@pytest.mark.parametrize("phone", [False, True])
 def test_ticks_have_dates_when_a_range_is_seven_days(signed_in: SignIn, phone: bool) -> None:
     page = signed_in(**({"viewport": PHONE} if phone else {}))
     page.goto("/?range=7d")
@@ -58,6 +59,7 @@ def test_ticks_have_dates_when_a_range_is_seven_days(signed_in: SignIn, phone: b
     assert chart_layout.complaints(page) == []
 
 
+@pytest.mark.slow("charts are drawn in test_dashboard.py")
 def test_hover_has_the_date_when_a_range_began_yesterday(page: Page) -> None:
     page.goto("/?range=24h")
     chrome.wait_for_charts(page)
@@ -72,6 +74,7 @@ def test_hover_has_the_date_when_a_range_began_yesterday(page: Page) -> None:
     assert re.match(r"\d+ [A-Z][a-z]{2} \d\d:\d\d:\d\d", hover.text_content(timeout=1_000) or "")
 
 
+@pytest.mark.slow("charts are drawn in test_dashboard.py")
 def test_sites_keep_their_colours_and_one_without_a_feed_is_named_when_a_site_is_added(
     page: Page, fleet: seed.Seeded, request: pytest.FixtureRequest, picture: Callable[[Page, str], None]
 ) -> None:

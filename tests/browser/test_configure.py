@@ -61,6 +61,7 @@ def test_the_consequence_is_shown_when_an_slo_cannot_be_met(operator: Page, flee
     expect(operator.locator(".messages")).to_contain_text("is stored")
 
 
+@pytest.mark.slow("imports are tested without a browser")
 def test_rows_are_tried_and_stored_when_they_are_imported(operator: Page) -> None:
     operator.goto("/configure/sites/import/")
     text = "name,label,grid_zone,pue\nbergen,Bergen,NO-NO5,1.1\ntromso,Tromso,NO-NO4,0.2\n"
@@ -114,6 +115,7 @@ def test_plan_is_answered_when_it_waits_for_approval(operator: Page, fleet: seed
     assert Approval.objects.get().status == "approved"
 
 
+@pytest.mark.slow("floors are tested without a browser")
 def test_clocks_only_advise_until_a_floor_is_approved(operator: Page, fleet: seed.Seeded) -> None:
     pool = fleet.instances[0].pool
     Decision.objects.create(

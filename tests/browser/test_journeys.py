@@ -151,6 +151,7 @@ def test_carbon_of_a_tenant_is_seen_when_its_name_is_clicked(journey: Journey, s
     journey.ends("Carbon of a tenant")
 
 
+@pytest.mark.slow("one of the journeys that only read")
 def test_why_of_a_decision_is_seen_when_its_sentence_is_clicked(journey: Journey, fleet: seed.Seeded) -> None:
     decision = Decision.objects.filter(kind="carbon", reason="optimal").order_by("-at")[0]
     journey.click(journey.page.locator(f"#decision-link-{decision.pk}"))
@@ -172,6 +173,7 @@ def test_alert_is_acknowledged_when_it_needs_attention(journey: Journey, fleet: 
     journey.ends("Acknowledge an alert")
 
 
+@pytest.mark.slow("pausing is tested without a browser")
 def test_loop_is_paused_when_the_change_of_power_is_confirmed(journey: Journey, fleet: seed.Seeded) -> None:
     journey.rail("Overrides")
     journey.page.get_by_role("form", name="Pause a loop").get_by_label("because").fill("the grid operator rings")

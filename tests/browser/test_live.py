@@ -44,6 +44,7 @@ def test_row_changes_and_focus_stays_when_a_list_is_refreshed(page: Page, fleet:
     assert page.locator("tbody tr[id] td:first-child a").all_inner_texts() == names
 
 
+@pytest.mark.slow("the rail is tested without a browser")
 def test_rail_keeps_range_and_zone_when_they_stand_in_the_url(page: Page, fleet: seed.Seeded) -> None:
     page.goto("/?range=1h&zone=UTC&pools=all")
     links = page.locator("#rail a").evaluate_all("(links) => links.map((link) => link.search)")

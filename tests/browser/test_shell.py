@@ -24,6 +24,7 @@ def test_keys_lead_from_page_to_page_when_g_is_pressed_first(page: Page, accessi
     assert page.locator("#rail [aria-current=page]").inner_text() == "Decisions"
 
 
+@pytest.mark.slow("one menu, in a browser and a fleet of its own")
 def test_rail_is_a_menu_when_the_screen_is_a_phone(signed_in: SignIn, accessible: Callable[[Page], None]) -> None:
     page = signed_in("viewer", viewport=PHONE, is_mobile=True)
     page.goto("/alerts/")

@@ -36,6 +36,7 @@ def study(fleet: seed.Seeded) -> Study:
     return Study.objects.get(name=name)
 
 
+@pytest.mark.slow("the form is filled in by who makes a study")
 def test_the_form_of_todays_fleet_holds_up_when_it_is_looked_at(
     page: Page, accessible: Callable[[Page], None], picture: Callable[[Page, str], None]
 ) -> None:
@@ -92,6 +93,7 @@ def test_runs_are_compared_when_a_study_is_done(
     assert caught.value.suggested_filename.endswith(".csv")
 
 
+@pytest.mark.slow("one click")
 def test_a_dot_opens_its_run_when_it_is_clicked(study: Study, page: Page) -> None:
     page.goto(f"/what-if/{study.pk}/")
     dot = page.locator('[data-chart="pareto"] .scatterlayer .points path').first

@@ -172,6 +172,7 @@ def test_pages_hold_together_when_dark_and_when_narrow(base: str, artifacts: Pat
     in_thread(work)
 
 
+@pytest.mark.slow("what empty charts say is tested without a browser")
 def test_empty_charts_say_what_to_do_when_nothing_has_happened(base: str, artifacts: Path) -> None:
     seed.fleet()
 

@@ -1,7 +1,6 @@
 """The product as a whole, started once as a user starts it: PostgreSQL, Redis, Celery, the gateway, simulated nodes.
 
-A short one of each kind: clients, a replay with its records and joules, the dashboard, a policy, kills. The long ones
-are in `make test-slow`.
+Each time: clients, and a replay with its records and joules. The dashboard, a policy and kills are in `make test-slow`.
 """
 
 from __future__ import annotations
@@ -194,6 +193,7 @@ def test_policies_are_compared_on_the_workers_when_asked(quiet: Product, tmp_pat
     assert "/none.csv" in bad.stderr
 
 
+@pytest.mark.slow("pages are looked at without the whole product")
 def test_charts_and_decisions_of_all_loops_are_seen_when_requests_were_served(quiet: Product, artifacts: Path) -> None:
     chrome.overview_is_drawn(quiet, artifacts, "full-stack")
 
@@ -226,7 +226,7 @@ def test_policy_is_in_force_soon_after_it_was_set(quiet: Product, client: openai
 
 @pytest.mark.parametrize(
     "name",
-    ["gateway", *(pytest.param(name, marks=pytest.mark.slow("as the gateway")) for name in ("ingester", "redis"))],
+    [pytest.param(name, marks=pytest.mark.slow("a kill under load")) for name in ("gateway", "ingester", "redis")],
 )
 def test_process_is_back_and_nothing_finished_is_lost_when_it_is_killed(
     quiet: Product, client: openai.OpenAI, name: str

@@ -41,6 +41,7 @@ def query(var_dir: Path, statement: str) -> list[tuple[object, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
+@pytest.mark.slow("a database is started twice")
 def test_servers_keep_their_data_when_started_again(var_dir: Path) -> None:
     with servers.running(var_dir) as (database_url, redis_url):
         assert database_url == embedded.database_url(var_dir)

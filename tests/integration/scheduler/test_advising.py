@@ -18,6 +18,7 @@ from scheduler.control.recordings import replay
 from scheduler.models import ControllerState, Decision, Epoch, LoopPause, ServiceMode
 from scheduler.operations import overrides, pauses, previews
 from tests.fakes.house import refresh_feeds, report_all, requests_came
+from tests.representatives import first
 
 from .each_preset import EACH_OTHER
 
@@ -138,7 +139,7 @@ def test_preview_says_what_a_paused_clock_loop_draws_more(running: Service, oper
     assert previews.of(running, lambda: pauses.pause(operator, running, "scale", "measuring")).change_w == 0.0
 
 
-@pytest.mark.parametrize("name", ["greenserve", "single_pool", "dynamollm"])
+@pytest.mark.parametrize("name", first(1, ["greenserve", "single_pool", "dynamollm"], "other presets"))
 def test_preview_of_a_policy_is_what_its_loops_then_decide(
     running: Service, operator: Actor, redis_client: redis.Redis, now: datetime, name: str
 ) -> None:

@@ -136,6 +136,7 @@ def plan(service: Service) -> tuple[float, float]:
     return profile.max_rps, profile.power_w
 
 
+@pytest.mark.slow("engines serve for minutes")
 def test_engines_that_do_as_predicted_stay_uncorrected(engines: Engines) -> None:
     engines.serve(300)
     found = row()

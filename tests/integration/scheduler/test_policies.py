@@ -35,6 +35,7 @@ from scheduler.models import ControllerState, Decision, Epoch
 from telemetry.models import InstanceSample
 from telemetry.storage import time_partitions
 from tests.fakes.house import moment, published_fleet, refresh_feeds, report_all, requests_came, start_instance
+from tests.representatives import first
 
 from .each_preset import EACH, few
 
@@ -122,7 +123,7 @@ def test_every_loop_runs_when_a_policy_is_in_force(service, redis_client, now, n
     assert again
 
 
-@few("greenserve_epochs", "greenserve", "freesh", "dynamollm")
+@few("greenserve", "dynamollm")
 def test_loops_leave_no_row_or_hold_when_nothing_changes(service, redis_client, now, name):
     """A second turn on the same fleet and load: a loop without a choice leaves no row, and nobody restarts."""
     set_policy(service, name)
@@ -151,7 +152,7 @@ def test_loops_leave_no_row_or_hold_when_nothing_changes(service, redis_client, 
         assert set(Instance.objects.filter(desired="running").values_list("uid", flat=True)) == before
 
 
-@few("greenserve_epochs", "greenserve", "freesh", "dynamollm")
+@few("greenserve", "dynamollm")
 def test_gateways_keep_the_limits_that_plans_keep(service, redis_client, now, name):
     set_policy(service, name)
     requests_came(now, count=300, over_s=100)
@@ -206,7 +207,7 @@ def test_frozen_loops_hold_what_they_decided_when_the_load_grows(service, redis_
     assert run_all(service, later(redis_client, at, 1)) != [None, None, None], "the policy came into force anew"
 
 
-@EACH
+@few("greenserve_epochs", "greenserve", "dynamollm")
 def test_policy_is_published_to_gateways_and_agents_when_it_is_in_force(service, redis_client, now, name):
     set_policy(service, name)
     run_all(service, now)
@@ -293,7 +294,7 @@ def test_shares_of_a_class_add_up_when_a_plan_is_published(service, redis_client
     assert {name: pytest.approx(1.0) for name in shares} == {name: sum(own) for name, own in shares.items()}
 
 
-@pytest.mark.parametrize("name", ["freesh", "greenserve", "single_pool"])
+@pytest.mark.parametrize("name", first(1, ["greenserve", "freesh", "single_pool"], "other presets"))
 def test_gateways_get_what_instances_can_do_by_the_plan(service, redis_client, now, name):
     set_policy(service, name)
     requests_came(now, count=300, over_s=100)
@@ -761,7 +762,7 @@ def test_site_is_left_when_its_power_cap_allows_no_instance(service, redis_clien
     assert best not in serving(service)
 
 
-@pytest.mark.parametrize("share", [0.7, 0.35])
+@pytest.mark.parametrize("share", first(1, [0.35, 0.7], "another share"))
 def test_plan_keeps_the_simulators_share_of_the_limits_by_the_worst_iteration(service, redis_client, now, share):
     set_policy(service, "greenserve", plan_ttft_share=share, chunk_tokens=512, clock_floor="voltage")
     requests_came(now, count=60, over_s=60)

@@ -235,6 +235,7 @@ def test_quiet_step_is_zero_when_gpus_were_sampled_in_it(service):
     assert steps == {0.0: 0.2, 300.0: 0.0}  # in the third nobody knows
 
 
+@pytest.mark.slow("weeks of load, by every model")
 def test_next_six_steps_are_forecast_by_class_when_weeks_are_known(service):
     step_s = 300.0
     rng = np.random.default_rng(4)

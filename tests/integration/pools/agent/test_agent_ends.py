@@ -67,6 +67,7 @@ def test_instance_is_back_and_counters_go_on_when_the_node_is_killed(bench: Benc
 
 
 @pytest.mark.parametrize("bench", [1.0], indirect=True, ids=["each second"])
+@pytest.mark.slow("an agent of its own")
 def test_agent_looks_at_once_when_it_is_nudged(bench: Bench) -> None:
     bench.want(desired("a", [0]))
     bench.ready("a")

@@ -136,7 +136,13 @@ async def engines() -> AsyncIterator[list[tuple[asyncio.subprocess.Process, str]
         await process.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGKILL, id="killed"),
+        pytest.param(signal.SIGSTOP, id="frozen", marks=pytest.mark.slow("a second engine under load")),
+    ],
+)
 async def test_only_streams_of_the_engine_itself_are_hurt_when_it_is_killed_or_frozen_under_load(
     tmp_path: Path,
     store: redis.Redis,

@@ -96,6 +96,7 @@ async def test_both_serve_and_leave_their_records_when_they_share_a_port(
     assert not list(pair[0].spool.iterdir())
 
 
+@pytest.mark.slow("one gateway is killed in test_gateway.py")
 async def test_no_finished_request_loses_its_record_when_one_of_two_is_killed(
     pair: list[Process], store: redis.Redis, engine: FakeEngine
 ) -> None:

@@ -11,7 +11,27 @@ from tests.unit.core.simulator.policies.golden import RECORDED, RUNS, figures, s
 FOUND = json.loads(RECORDED.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(("name", "policy"), [(name, policy) for name, own in RUNS.items() for policy in own])
+SYSTEMS = (
+    "greenserve_epochs",
+    "greenserve",
+    "freesh",
+    "dynamollm",
+    "single_pool",
+    "throttllem",
+    "muserve",
+    "dynaserve",
+)
+OTHER = pytest.mark.slow("a baseline, or other settings")
+
+
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        pytest.param(name, policy, marks=() if policy in SYSTEMS else OTHER)
+        for name, own in RUNS.items()
+        for policy in own
+    ],
+)
 def test_a_run_comes_to_the_same_figures_when_it_is_run_again(name: str, policy: str) -> None:
     assert figures(name, policy) == pytest.approx(FOUND["runs"][name][policy], rel=1e-9)
 

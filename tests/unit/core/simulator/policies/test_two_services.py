@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +48,15 @@ def run(policy: str, found: Scenario) -> tuple[Run, GpuCount]:
     return run_scenario(found, requests_of(found), policy, probes=(count,)), count
 
 
-@pytest.mark.parametrize("policy", [*POLICIES, "single_pool {tp: 2}", "disaggregated {tp: 2}"])
+SEARCHED = pytest.mark.slow("placed by mu-Serve's search, as muserve is")
+
+
+def alike(policies: Iterable[str]) -> list[Any]:
+    """Of those that place models by one search, muserve alone is tested each time."""
+    return [pytest.param(name, marks=SEARCHED) if name.startswith("alpaserve") else name for name in policies]
+
+
+@pytest.mark.parametrize("policy", alike([*POLICIES, "single_pool {tp: 2}", "disaggregated {tp: 2}"]))
 def test_both_services_are_served_on_gpus_of_their_own(policy: str) -> None:
     found = scenario()
     done, count = run(policy, found)
@@ -73,7 +83,7 @@ def first_fleet(policy: str, found: Scenario, rps: dict[str, float], *sites: str
     return Counter((spec.model, spec.site, spec.gpu, spec.tp) for spec in specs)
 
 
-@pytest.mark.parametrize("policy", [name for name in POLICIES if PRESETS[name].family != "static"])
+@pytest.mark.parametrize("policy", alike(name for name in POLICIES if PRESETS[name].family != "static"))
 def test_first_fleet_is_the_same_when_services_come_in_another_order(policy: str) -> None:
     found, rps = scenario(), {"70b": 3.0, "8b": 6.0}
     assert first_fleet(policy, found, rps) == first_fleet(policy, replace(found, services=found.services[::-1]), rps)

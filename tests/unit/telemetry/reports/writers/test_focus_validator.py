@@ -101,6 +101,7 @@ def test_no_check_fails_when_the_validator_reads_a_report(export, tmp_path):
     assert len(checks) == CHECKS
 
 
+@pytest.mark.slow("the validator once more; that it refuses is tested with wrong cells")
 def test_checks_fail_when_columns_are_missing(export, tmp_path):
     rows = [{name: text for name, text in row.items() if name not in {*ABSENT, "ChargeType"}} for row in table(export)]
     checks = checked(written(rows, tmp_path), tmp_path)
