@@ -13,6 +13,7 @@ from core.types import Limits
 # In an hour one answer in a hundred is longer than 2.8 times the mean (Azure 2023, conversation), 3.3 times (Mooncake)
 # or 5.3 times (ServeGen, m-mid).
 LONG_ANSWER = 4.0
+_GO_BY_PACE = ("clock=throttle", "clock=retail", "admission=projection")
 PRESENT = 0.01  # a class is present in a pool that takes this part of it
 
 
@@ -60,6 +61,40 @@ def batch_limits(tbt_s: float | None, of_classes: Iterable[Limits]) -> Limits:
     limits = list(of_classes)
     e2e_s = [own.e2e_s for own in limits if own.e2e_s is not None]
     return Limits(None, tbt_limit_s(tbt_s, limits), min(e2e_s, default=None))
+
+
+def due_within_s(limits: Limits, tokens: float) -> float | None:
+    """Returns the time, in s, within which throttLL'eM has a request end (eq. 4): its limit on E2E latency; None: any.
+
+    Without such a limit it is the time in which an answer of so many tokens keeps the limits on TTFT and TPOT. Else
+    nobody would be late who waits, and clocks would stay low beside a queue that grows.
+    """
+    if limits.e2e_s is not None or limits.tpot_s is None:
+        return limits.e2e_s
+    return (limits.ttft_s or 0.0) + limits.tpot_s * max(1.0, tokens)
+
+
+def lacks_pace(clock: str, admission: str, tbt_s: float | None, of_classes: Iterable[Limits]) -> str:
+    """Says why a policy has nothing to go by, and what to do; empty: it has, or needs nothing.
+
+    Admission by projection, throttLL'eM's clock and ReTail's know neither TTFT nor load: under a TTFT limit by itself
+    every clock is fast enough for them.
+
+    Args:
+        clock, admission: The knobs.
+        tbt_s: Of the tuning. It paces answers, and holds for a whole batch, but ReTail's clock does not know it.
+        of_classes: Limits of the classes, or of the service, that it is to serve.
+    """
+    by = [name for name in (f"clock={clock}", f"admission={admission}") if name in _GO_BY_PACE]
+    limits = list(of_classes)
+    if not by or all(due_within_s(own, 1.0) is not None for own in limits):
+        return ""
+    if clock != "retail" and (tbt_s is not None or any(own.tpot_s is not None for own in limits)):
+        return ""
+    return (
+        f"{' with '.join(by)} goes by a limit on E2E latency or TPOT, and there is neither: give the service an "
+        f"objective of one (e2e_s or tpot_s), or choose clock=fixed with admission=none"
+    )
 
 
 def present_limits(classes: Sequence[tuple[str, Limits]], shares: Mapping[str, float]) -> dict[str, Limits]:

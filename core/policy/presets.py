@@ -143,7 +143,13 @@ _ROWS = (
         "throttllem",
         "throttle",
         replace(
-            _THROTTLE, scale="throttle", scale_period_s=10.0, shadow=True, clock="throttle", admission="projection"
+            _THROTTLE,
+            scale="throttle",
+            scale_period_s=10.0,
+            shadow=True,
+            clock="throttle",
+            clock_floor="voltage",  # about fig. 2e's most efficient one; far below prompts take several times as long
+            admission="projection",
         ),
     ),
     Policy("triton", "throttle", _THROTTLE),

@@ -8,9 +8,11 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 
+from core.observations.limits import lacks_pace
 from core.policy import presets
 from core.policy.knobs import DYNAMO, WHOLE, Knobs
 from core.policy.presets import Policy
+from core.types import Limits
 
 from .catalogue import ModelCard, Partition, RequestClass
 from .fleet import Gpu, Node, Site
@@ -74,7 +76,8 @@ class Service(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """Raises ValidationError: the policy or a knob makes no sense, or names a partition that there is not."""
+        """Raises ValidationError: the policy or a knob makes no sense, names a partition that there is not, or has no
+        objective to go by."""
         super().clean()
         try:
             found = self.configured_policy().knobs
@@ -85,6 +88,20 @@ class Service(models.Model):
             raise ValidationError(
                 {"knobs": f"there is no partition '{found.partition}'; known are {', '.join(sorted(known - {''}))}"}
             )
+        chosen = Service.objects.filter(pk=self.pk).exclude(policy=self.policy, knobs=self.knobs)
+        if self.pk is not None and chosen.exists() and (words := self.lacks_pace(self.limits())):
+            raise ValidationError({"policy": words})
+
+    def limits(self) -> Limits:
+        """Returns the service's objectives as limits."""
+        found = {slo.kind: slo.objective_s for slo in self.slos.all()}
+        return Limits(found.get(SloMetric.TTFT), found.get(SloMetric.TPOT), found.get(SloMetric.E2E))
+
+    def lacks_pace(self, limits: Limits) -> str:
+        """Says why the policy that is configured has nothing to go by under such objectives, and what to do; empty: it
+        has."""
+        found = self.configured_policy()
+        return lacks_pace(found.knobs.clock, found.knobs.admission, found.tuning.throttle.tbt_s, (limits,))
 
     def configured_policy(self) -> Policy:
         """Returns what people have configured. Raises ValueError when that makes no sense, which `clean` prevents."""

@@ -84,7 +84,7 @@ class RequestPolicy(Message, frozen=True):
         retail: Ask for a clock at each arrival, by ReTail's rule (throttLL'eM V-F3).
         deadline: Ask for the lowest clock at which the requests that are there keep their limits.
         clock_ttft_share, clock_tpot_share: Of `deadline`: the shares of the limits that it keeps.
-        clock_floor, clock_floor_mhz: Of `deadline`: the lowest clock that it asks for, see Knobs.
+        clock_floor, clock_floor_mhz: The lowest clock that is asked for, see Knobs.
         emergencies: Climb DynamoLLM's ladder (IV-D) when requests are about to be late, to `emergencies_up_to` at most.
         split: none | prompt (prefill and decode apart) | any (DynaServe).
     """

@@ -213,7 +213,7 @@ async def test_largest_engine_is_to_refuse_what_fits_none(judged: list[Any]) -> 
 
 
 async def test_cases_are_judged_differently(judged: list[Any]) -> None:
-    found = {case: simulated(*own, judged) for case, own in CASES.items()}
+    found = {case: simulated(*own, judged, clock_floor="gpu") for case, own in CASES.items()}
     assert {own.engine for own in found.values()} == {None, 0, 1, 2}
     assert len({own.mhz for own in found.values()}) > 3
     assert {own.judged[-1][-1] for own in found.values()} == {Reason.WITHIN_LIMITS, Reason.LOST, Reason.WOULD_VIOLATE}
@@ -232,6 +232,8 @@ CHANGED = (
     {"tuning": {"throttle": {"max_tokens": 600}}},
     {"tuning": {"throttle": {"retry_s": 0.7}}},
     {"max_num_seqs": 19},
+    {"clock_floor": "gpu"},
+    {"clock_floor_mhz": 1200.0},
 )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from core.observations.limits import lacks_pace
+from core.policy.presets import PRESETS
 from core.simulator import shipped_scenarios
 from core.simulator.lab.experiment import CONVERSATION, Table
 from core.simulator.lab.found import Found
@@ -18,6 +20,7 @@ from core.simulator.lab.measures import CALCULATED, Figures
 from core.simulator.lab.runs import is_public
 from core.simulator.runs.runner import requests_of
 from core.simulator.runs.simulation_jobs import SimulationJob
+from core.simulator.scenario.layout import limits_of
 from core.simulator.scenario.scenario import read_scenario
 
 BEGIN, END = "<!-- promise: begin -->", "<!-- promise: end -->"
@@ -40,10 +43,7 @@ RARE = ("night", "step", "spikes", "heaps", "long-among-short", "wrong-lengths",
 KEEPS, YARDSTICK_KEEPS = 0.99, 0.995  # of requests in time
 # More requests than these are minutes or hours of computing: these policies judge each request against a projection.
 MOST_REQUESTS = {"throttllem": 50_000, "dynaserve": 100_000}
-# Where its queue grows, throttLL'eM judges each request in it again and again: ten minutes of computing, and more.
-FALLS_BEHIND = {"throttllem": ("step", "site-dark")}
 MOST_WITHOUT = 30_000  # requests of a row that is also run without one mean after the other
-NEED_PACE = ("throttllem",)  # without one it knows no limit but the paper's 0.2 s between tokens
 
 _HOUR = "azure-conv-12xh100"
 _FIRST_HOUR = ("workload.requests=null", "workload.duration_s=3600")
@@ -119,12 +119,11 @@ def left_out(case: Case, policy: str, load: Mapping[str, float]) -> str:
     most = MOST_REQUESTS.get(policy, math.inf)
     if load[_COUNT] > most:
         return f"not run on more than {most:,} requests, which takes it long"
-    if case.scenario in FALLS_BEHIND.get(policy, ()):
-        return "not run: its queue grows there, and it judges each request in it again and again, which takes it long"
-    classes = [own for service in read_scenario(case.file, case.settings).services for own in service.classes]
-    paces = [own.slo.e2e_s or own.slo.tpot_mean_s or own.slo.itl_p99_s for own in classes]
-    if policy in NEED_PACE and not any(paces):
-        return "not run: its clock goes by an objective of E2E latency or of TPOT, and the scenario has neither"
+    knobs, tuning = PRESETS[policy].knobs, PRESETS[policy].tuning
+    for service in read_scenario(case.file, case.settings).services:
+        limits = [limits_of(own.slo) for own in service.classes]
+        if words := lacks_pace(knobs.clock, knobs.admission, tuning.throttle.tbt_s, limits):
+            return f"not run: {words}"
     return ""
 
 

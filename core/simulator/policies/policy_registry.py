@@ -39,20 +39,22 @@ class PolicyConfig(Protocol):
 class Family:
     """The policies that one builder makes. `of` takes from a policy what `reads` lists; `begin` makes a plan.
 
-    `lot`: of a policy for one service, the part of a fleet that it is for: each service gets one of its own.
+    `lot`: of a policy for one service, the part of a fleet that it is for: each service gets one of its own. `check`
+    raises SimulationError, as `begin` would, for a world that the policy cannot serve.
     """
 
     reads: Reads
     of: Callable[[Policy], PolicyConfig]
     begin: Callable[[Any, World], Plan]
     lot: Lot | None = None
+    check: Callable[[Any, World], None] = lambda config, world: None
 
 
 FAMILIES: Mapping[str, Family] = {
     "threshold": Family(THRESHOLD_READS, threshold_of, lambda config, world: Threshold(config, world).begin()),
     "freesh": Family(FREESH_READS, freesh_of, lambda config, world: Freesh(config, world).begin()),
     "dynamo": Family(dynamollm.READS, dynamollm.of, dynamollm.begin, Lot.SERVERS),
-    "throttle": Family(throttllem.READS, throttllem.of, throttllem.begin),
+    "throttle": Family(throttllem.READS, throttllem.of, throttllem.begin, check=throttllem.check),
     "split": Family(dynaserve.READS, dynaserve.of, dynaserve.begin, Lot.SITE),
     "greenserve": Family(greenserve.READS, greenserve.of, greenserve.begin),
     "placement": Family(muserve.READS, muserve.of, muserve.begin),
@@ -167,8 +169,10 @@ def _known(preset: Policy, reads: Reads) -> str:
 
 def check(config: PolicyConfig, world: World) -> None:
     """Raises SimulationError for a policy that cannot serve such a world, as `build` would, without making a plan."""
-    if (lot := FAMILIES[PRESETS[config.name].family].lot) is not None:
-        slices(world, lot)
+    family = FAMILIES[PRESETS[config.name].family]
+    family.check(config, world)
+    if family.lot is not None:
+        slices(world, family.lot)
 
 
 def build(config: PolicyConfig, world: World) -> Plan:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 PROJECTION = "projection"
 T = TypeVar("T")
-_Configuration = tuple[str, str, int, str, str, int, int]
+_Configuration = tuple[str, str, int, str, str, int, int, str, float | None]
 
 
 def _busy(instance: Instance) -> tuple[float, str]:
@@ -49,15 +49,17 @@ def _capacity_tokens(instance: Instance) -> float:
 def configuration(service: Service, instance: Instance) -> _Configuration:
     """Returns what a projection of the instance is made of: another one is made when any of it changes."""
     state, limits = instance.state, instance.state.engine_limits or EngineLimits()
-    ips = service.policy.tuning.throttle_ips
+    policy = service.policy
     return (
         state.engine_model_name,
         state.gpu_type,
         state.tp,
         state.engine,
-        ips,
+        policy.tuning.throttle_ips,
         limits.max_num_seqs,
         limits.max_num_batched_tokens,
+        policy.clock_floor,
+        policy.clock_floor_mhz,
     )
 
 

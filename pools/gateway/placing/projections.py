@@ -17,6 +17,9 @@ from core.controllers.clock.throttllem_clock import ThrottleConfig, ThrottleObse
 from core.controllers.request import admission
 from core.controllers.request.admission import AdmissionConfig, AdmissionObservation, AdmissionState, Requests
 from core.engine.engine_model import engine_model
+from core.engine.engine_model import gpu as gpu_params
+from core.observations.clock_given import least_mhz
+from core.observations.limits import due_within_s
 from core.observations.request.request_configs import tbt_limit_s
 from core.predictors.engine_speed import engine_speed
 from core.types import Admit, Effects, Rationale, Reason, SetSmClock
@@ -42,20 +45,24 @@ class InstanceProjection:
         ips: str = "engine",
         max_num_seqs: int = 256,
         max_num_batched_tokens: int = 2048,
+        floor: str = "gpu",
+        floor_mhz: float | None = None,
     ) -> None:
         """Makes the projection of an idle instance.
 
         Args:
             ips: Of `ThrottleTuning`.
             max_num_seqs, max_num_batched_tokens: The engine's limits.
+            floor, floor_mhz: The knobs clock_floor and clock_floor_mhz.
 
         Raises:
             UnknownConfiguration: The engine model does not know it.
         """
-        self.configuration = (model, gpu, tp, engine, ips, max_num_seqs, max_num_batched_tokens)
+        self.configuration = (model, gpu, tp, engine, ips, max_num_seqs, max_num_batched_tokens, floor, floor_mhz)
         kv_tokens = int(engine_model(model, gpu, tp, engine).kv_capacity_tokens)
-        bounds = max_num_seqs, max_num_batched_tokens
-        self._speed = engine_speed(model, gpu, tp, engine, kv_tokens, *bounds, trees=ips == "trees")
+        params, bounds = gpu_params(gpu), (max_num_seqs, max_num_batched_tokens)
+        least = least_mhz(gpu, params.f_min, params.f_max, floor, floor_mhz)
+        self._speed = engine_speed(model, gpu, tp, engine, kv_tokens, *bounds, least, trees=ips == "trees")
         self._admission: AdmissionState | None = None
         self._clock: ThrottleState | None = None
         self._judged: tuple[AdmissionObservation, AdmissionConfig, Effects] | None = None
@@ -165,8 +172,8 @@ def _most_tokens(service: Service, call: Call) -> int:
 
 
 def _deadline_s(service: Service, call: Call) -> float | None:
-    e2e_s = call.limits(service).e2e_s
-    return None if e2e_s is None else call.request.received_s + e2e_s
+    within_s = due_within_s(call.limits(service), call.predicted_tokens or 1)
+    return None if within_s is None else call.request.received_s + within_s
 
 
 def _running(service: Service, instance: Instance) -> Requests:

@@ -22,8 +22,8 @@ from telemetry.carbon.site_signals import intensity_at, marginal_at
 
 
 def objectives(service: Service) -> wire.LatencyLimits:
-    found = {slo.kind: slo.objective_s for slo in service.slos.all()}
-    return wire.LatencyLimits(found.get("ttft"), found.get("tpot"), found.get("e2e"))
+    own = service.limits()
+    return wire.LatencyLimits(own.ttft_s, own.tpot_s, own.e2e_s)
 
 
 def fleet_snapshot(now: datetime, version: int) -> wire.Fleet:

@@ -38,8 +38,7 @@ from scheduler.control.turn_context import TurnContext
 
 def limits_of(service: Service) -> Limits:
     """Returns the service's objectives as the limits that plans must keep."""
-    by_kind = {slo.kind: slo.objective_s for slo in service.slos.all()}
-    return Limits(by_kind.get("ttft"), by_kind.get("tpot"), by_kind.get("e2e"))
+    return service.limits()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from core.algorithms.fleet.fleet_problem import mode_failure
 from core.engine import engine_params, gpu_types
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.model_config import BadConfig
+from core.observations.request.request_configs import TBT_S
 from core.policy.setting_texts import without_effect
 from core.types import Limits, Mode, ModeProfile
 from pools.model_files import shape_figures
@@ -40,7 +41,6 @@ from pools.models import (
 )
 from scheduler.control import active_operations
 from scheduler.control.snapshot import published_profiles
-from scheduler.control.snapshot.snapshot import limits_of
 from scheduler.models import ControlMode
 from telemetry.models import CarbonFeed, GpuRate, Pue, Tariff
 from telemetry.models.rates import Version
@@ -282,11 +282,24 @@ def _service(service: Service) -> Iterator[Consequence]:
     if before and (before.policy, before.knobs) != (service.policy, service.knobs):
         yield Consequence("info", "policy", taken_up(service))
         yield from _settings(service)
+    if not before:
+        yield from _no_pace(service)
     if not before and service.expected_rps is None:
         text = "Without a load to plan for, the first plan is for next to nothing until requests were seen."
         yield Consequence("warning", "expected_rps", text)
     if service.pk and not service.pools.exists():
         yield Consequence("info", "", "It has no pool yet: add one at each site where it may run.")
+
+
+def _no_pace(service: Service) -> Iterator[Consequence]:
+    """Says what a new service, whose objectives can only come after it, is to get."""
+    try:
+        words = service.lacks_pace(Limits())
+    except ValueError:
+        return  # the form says what is wrong
+    if words:
+        until = f"Until then answers have {TBT_S:g} s for each token."
+        yield Consequence("warning", "policy", f"{service.policy}: {words}. {until}")
 
 
 def _settings(service: Service) -> Iterator[Consequence]:
@@ -317,7 +330,7 @@ def _slo(slo: Slo) -> Iterator[Consequence]:
     service = Service.objects.filter(pk=slo.service_id).select_related("model_card", "partition").first()
     if service is None or not slo.objective_s or slo.kind not in SloMetric.values:
         return
-    known = limits_of(service)
+    known = service.limits()
     limits = Limits(**{**_as_dict(known), f"{slo.kind}_s": slo.objective_s})
     classes = {
         request_class.pk: request_class for request_class in RequestClass.objects.filter(partition=service.partition_id)

@@ -91,7 +91,11 @@ def _services(now: datetime) -> Iterator[Step]:
     if not services:
         return
     free = list(Service.objects.exclude(slos__in=Slo.objects.all()).values_list("name", flat=True))
-    yield Step("SLO", not free, f"Give {_list(free)} an objective." if free else "Each service has one.", "slos")
+    if free:
+        yield Step("SLO", False, f"Give {_list(free)} an objective.", "slos")
+    else:
+        lacking = [f"{own}: {words}." for own in Service.objects.all() if (words := own.lacks_pace(own.limits()))]
+        yield Step("SLO", not lacking, " ".join(lacking) or "Each service has one.", "slos")
     out = list(Service.objects.exclude(pools__in=Pool.objects.all()).values_list("name", flat=True))
     words = f"Say where {_list(out)} may run: a pool at each site." if out else "Each service may run somewhere."
     yield Step("pool", not out, words, "pools")

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from contextlib import nullcontext
 from datetime import timedelta
 from itertools import pairwise
 
@@ -32,6 +33,7 @@ from scheduler.control.snapshot.recorded_demand import arrivals
 from scheduler.control.steps import autoscale_step, threshold_steps
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, Decision, Epoch
+from scheduler.operations.configure import readiness
 from telemetry.models import InstanceSample
 from telemetry.storage import time_partitions
 from tests.fakes.house import moment, published_fleet, refresh_feeds, report_all, requests_came, start_instance
@@ -396,6 +398,42 @@ def test_policy_is_refused_with_words_when_it_makes_no_sense(service, name, over
         service_policy.change(service, name, overrides)
     service.refresh_from_db()
     assert (service.policy, service.knobs) == ("greenserve_epochs", {})
+
+
+PACED = [
+    ("throttllem", {}, ("ttft",), "clock=throttle with admission=projection goes by a limit on E2E latency or TPOT"),
+    ("freesh", {"admission": "projection"}, ("ttft",), "admission=projection goes by"),
+    ("retail", {"tuning": {"throttle": {"tbt_s": 0.1}}}, (), "clock=retail goes by"),
+    ("throttllem", {"tuning": {"throttle": {"tbt_s": 0.1}}}, ("ttft",), ""),
+    ("throttllem", {}, ("ttft", "tpot"), ""),
+    ("throttllem", {}, ("e2e",), ""),
+    ("triton", {}, (), ""),
+]
+
+
+@pytest.mark.parametrize(("name", "overrides", "kinds", "words"), PACED)
+def test_policy_is_refused_when_there_is_no_objective_that_it_goes_by(service, name, overrides, kinds, words):
+    service.slos.all().delete()
+    for kind in kinds:
+        service.slos.create(kind=kind, objective_s=1.0)
+    with pytest.raises(ValidationError, match=words) if words else nullcontext():
+        service_policy.change(service, name, overrides)
+    service.refresh_from_db()
+    assert service.policy == ("greenserve_epochs" if words else name)
+
+
+def test_service_can_be_changed_otherwise_when_its_policy_has_lost_the_objective_that_it_goes_by(service):
+    set_policy(service, "throttllem")
+    service.slos.all().delete()
+    service.refresh_from_db()
+    service.description = "for the shop"
+    service.full_clean()
+    step = next(own for own in readiness.steps(timezone.now()) if own.name == "SLO")
+    assert not step.done
+    service.slos.create(kind="ttft", objective_s=1.0)
+    step = next(own for own in readiness.steps(timezone.now()) if own.name == "SLO")
+    assert not step.done
+    assert "clock=throttle" in step.words
 
 
 def test_partitions_of_policies_are_made_once_when_asked_for(service):
@@ -958,6 +996,13 @@ def test_policy_is_listed_and_checked_when_it_goes_through_the_api(service, clie
     tuned = {"alpha": 1.5, "tuning": {"dynamo": {"wave": 4}, "placement": {"goal": 0.9}}}
     tried = client.post(f"{row['url']}validate/", {"knobs": tuned}, content_type="application/json").json()
     assert "placement.goal has no effect live: a live GPU is one instance's" in str(tried)
+    service.slos.exclude(kind="ttft").delete()
+    (wrong,) = patch(policy="throttllem", knobs={}).json()["errors"]
+    assert wrong["field"] == "policy"
+    assert "give the service an objective" in wrong["detail"]
+    paceless = {"policy": "throttllem", "knobs": {}}
+    tried = client.post(f"{row['url']}validate/", paceless, content_type="application/json").json()
+    assert "give the service an objective" in str(tried)
     assert patch(knobs=tuned).json()["knobs"] == tuned
     service.refresh_from_db()
     assert turn_context.resolve(service, timezone.now(), ()).tuning.dynamo.wave == 4

@@ -11,21 +11,31 @@ clock and size; they share the load equally.
 
 from __future__ import annotations
 
+from core.simulator.kernel.simulated import SimulationError
 from core.simulator.policies.throttllem.autoscale_loop import Autoscaler, EngineSlot
 from core.simulator.policies.throttllem.config import READS, ThrottllemConfig, of
 from core.simulator.policies.throttllem.engines import ServiceEngines, take_first
 from core.simulator.policies.throttllem.router import ThrottleRouter
 from core.simulator.policies.world import Member, Plan, PoolPlan, World
 
-__all__ = ["READS", "ThrottllemConfig", "begin", "of"]
+__all__ = ["READS", "ThrottllemConfig", "begin", "check", "of"]
+
+
+def check(config: ThrottllemConfig, world: World) -> None:
+    """Raises SimulationError: a service has no objective that the policy goes by."""
+    for service in world.services:
+        if words := config.lacks_pace(own.limits for own in service.partitions[0].classes):
+            raise SimulationError(f"policy {config.name}, slo of service {service.name}: {words}")
 
 
 def begin(config: ThrottllemConfig, world: World) -> Plan:
     """Plans the first engines, of the size to begin with; the router unless nothing is to be judged; the loop.
 
     Raises:
-        SimulationError: No size of engine carries anything, or there is no room for the engines.
+        SimulationError: No size of engine carries anything, there is no room for the engines, or a service has no
+            objective that the policy goes by.
     """
+    check(config, world)
     members: list[Member] = []
     engines: list[EngineSlot] = []
     cell_pool = [""] * world.cells

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from core.controllers.request.admission import AdmissionConfig
+from core.observations.limits import lacks_pace
 from core.policy.knobs import degrees
 from core.policy.presets import Policy
 from core.simulator.kernel.commands import STRETCH_S
 from core.simulator.policies.config import Reads, Starting, any_of, period_s, starting_of
-from core.types import Loop
+from core.types import Limits, Loop
 
 _OWN = AdmissionConfig()
 
@@ -22,8 +23,8 @@ class ThrottllemConfig:
     `predictor_error`: share that predicted lengths are raised by; beyond it a request is taken to run to `max_tokens`.
     `tbt_s`: None takes the strictest of the classes' TPOT limits, or 200 ms. `ips`: the engine model in closed form,
     with what prompts cost; or trees learned from its points, for which a prompt is one more row of the batch, as in the
-    paper. `clock_floor_mhz`: None searches all clocks, as in the paper. `engines` of a service: None is what the
-    declared peak needs. `tp`: the largest degree, to begin with, and the only one without autoscaler.
+    paper. `clock_floor` `gpu` without `clock_floor_mhz` searches all clocks, as in the paper. `engines` of a service:
+    None is what the declared peak needs. `tp`: the largest degree, to begin with, and the only one without autoscaler.
     `max_rps`: profiled largest rates by TP degree (table II; `{tp1: 1.125}` in a scenario); those that are not given
     come from the engine model.
     """
@@ -36,6 +37,7 @@ class ThrottllemConfig:
     max_tokens: int = 1024  # no answer of the conversation hour is longer than 1,000
     tbt_s: float | None = None
     ips: str = "engine"
+    clock_floor: str = "voltage"
     clock_floor_mhz: float | None = None
     retry_s: float = _OWN.retry_s
     period_s: float = 10.0
@@ -43,6 +45,12 @@ class ThrottllemConfig:
     tp: int = 4
     max_rps: Mapping[int, float] = field(default_factory=dict)
     starting: Starting = field(default_factory=Starting)
+
+    def lacks_pace(self, of_classes: Iterable[Limits]) -> str:
+        """Says why it has nothing to go by under such limits, and what to do; empty: it has."""
+        rule = "retail" if self.name == "retail" else "throttle"
+        knobs = rule if self.clock else "fixed", "projection" if self.admission else "none"
+        return lacks_pace(*knobs, self.tbt_s, of_classes)
 
     @property
     def judges(self) -> bool:
@@ -53,7 +61,7 @@ class ThrottllemConfig:
 _LOOK_S = 10.0  # where no engine changes its size, so often its load is looked at for the clocks
 READS = Reads(
     {
-        **any_of("predictor_error", "clock_floor_mhz", "scale_period_s", "tp", "max_rps"),
+        **any_of("predictor_error", "clock_floor", "clock_floor_mhz", "scale_period_s", "tp", "max_rps"),
         "admission": ("projection", "none"),
         "clock": ("throttle", "retail", "fixed"),
         "scale": ("throttle", "static"),
@@ -84,6 +92,7 @@ def of(policy: Policy) -> ThrottllemConfig:
         max_tokens=tuned.max_tokens,
         tbt_s=tuned.tbt_s,
         ips=tuned.ips,
+        clock_floor=knobs.clock_floor,
         clock_floor_mhz=knobs.clock_floor_mhz,
         retry_s=tuned.retry_s,
         period_s=scale_s,

@@ -39,9 +39,9 @@ class ServiceEngines:
         self._first_view = first_view(world)
         self._declared = any(load is not None for load in (world.declared[c] for c in self.cells if world.declared))
         self._first = self._seen(self._first_view)
-        e2e_s = {cell: partition.classes[k].limits.e2e_s for cell, k in partition.cell_class.items()}
+        own_limits = {cell: partition.classes[k].limits for cell, k in partition.cell_class.items()}
         self.first: list[InstanceSpec] = []  # of each engine to begin with
-        self.served = Served(number, limits.tpot_s, e2e_s, self._first.lengths)
+        self.served = Served(number, limits.tpot_s, own_limits, self._first.lengths)
         self.sizes(self._first_view)  # there is one for each site
 
     def sizes(self, view: FleetView) -> dict[tuple[str, str], AutoscaleConfig]:

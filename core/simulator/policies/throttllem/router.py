@@ -15,13 +15,16 @@ from core.controllers.clock.throttllem_clock import ThrottleConfig, ThrottleObse
 from core.controllers.request import admission
 from core.controllers.request.admission import AdmissionConfig, AdmissionObservation, AdmissionState, Requests
 from core.controllers.request.admission import RequestView as Asked
+from core.engine.engine_model import gpu as gpu_params
+from core.observations.clock_given import least_mhz
+from core.observations.limits import due_within_s
 from core.observations.mode_profile import Lengths
 from core.predictors.engine_speed import engine_speed
 from core.simulator.kernel.commands import SERVING, Decision, FleetView, Placement, RequestView
 from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.policies.node_occupancy import InstanceShape, shape_of
 from core.simulator.policies.throttllem.config import ThrottllemConfig
-from core.types import Admit, Effects, Loop, Rationale, Reason, SetSmClock
+from core.types import Admit, Effects, Limits, Loop, Rationale, Reason, SetSmClock
 
 ADMISSION = "admission"
 _EngineKey = tuple[InstanceShape, int, int, int]
@@ -29,11 +32,11 @@ _EngineKey = tuple[InstanceShape, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A service: its number, which is its pool's, its limit between tokens, E2E limits by cell, and mean lengths."""
+    """A service: its number, which is its pool's, its limit between tokens, limits by cell, and mean lengths."""
 
     number: int
     tbt_s: float
-    e2e_s: Mapping[int, float | None]
+    limits: Mapping[int, Limits]
     lengths: Lengths
 
 
@@ -86,8 +89,8 @@ class ThrottleRouter:
 
     def _offer(self, request: RequestView, view: FleetView) -> Placement | None:
         served = self._services[request.service]
-        e2e_s = served.e2e_s[request.cell]
-        deadline_s = np.inf if e2e_s is None else request.arrival_s + e2e_s
+        within_s = due_within_s(served.limits[request.cell], request.predicted_tokens)
+        deadline_s = np.inf if within_s is None else request.arrival_s + within_s
         serving = np.flatnonzero((view.state == SERVING) & (view.pool == served.number)).tolist()
         busy = (view.running + view.waiting) / np.array([spec.kv_capacity for spec in view.instances])
         reason: Reason | None = None
@@ -232,6 +235,8 @@ def _engine_key(spec: InstanceSpec) -> _EngineKey:
 
 def _speed_of(spec: InstanceSpec, config: ThrottllemConfig) -> SpeedTable:
     """Computes how fast the engine is, over all clocks that may be taken."""
+    params = gpu_params(spec.gpu)
+    own = spec.gpu, params.f_min, params.f_max
     return engine_speed(
         spec.model,
         spec.gpu,
@@ -240,6 +245,6 @@ def _speed_of(spec: InstanceSpec, config: ThrottllemConfig) -> SpeedTable:
         spec.kv_capacity,
         spec.max_sequences,
         spec.tokens_per_iteration,
-        config.clock_floor_mhz,
+        least_mhz(*own, config.clock_floor, config.clock_floor_mhz),
         trees=config.ips == "trees",
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.observations.limits import at_factor, class_limits, planned, present_limits
+from core.observations.limits import at_factor, class_limits, due_within_s, planned, present_limits
 from core.policy.knobs import Knobs
 from core.types import Limits
 
@@ -65,3 +65,18 @@ def test_handing_on_more_loosens_no_limit_of_a_larger_pool(shares: list[float], 
     before = present_limits(classes, dict(zip(names, [*shares[:2], 0.0], strict=True)))
     after = present_limits(classes, dict(zip(names, [shares[0] + more, shares[1], 0.0], strict=True)))
     assert (after["L"].ttft_s or 0.0) <= (before["L"].ttft_s or 0.0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "tokens", "within_s"),
+    [
+        (Limits(), 100, None),
+        (Limits(ttft_s=1.0), 100, None),
+        (Limits(ttft_s=1.0, tpot_s=0.1), 100, 11.0),
+        (Limits(tpot_s=0.1), 100, 10.0),
+        (Limits(tpot_s=0.1), 0, 0.1),
+        (Limits(1.0, 0.1, 5.0), 100, 5.0),
+    ],
+)
+def test_request_is_due_by_its_limit_or_when_its_answer_keeps_the_others(limits, tokens, within_s):
+    assert due_within_s(limits, tokens) == (None if within_s is None else pytest.approx(within_s))

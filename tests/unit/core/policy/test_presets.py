@@ -56,7 +56,7 @@ def test_baselines_differ_in_the_knob_that_their_paper_names():
     assert differ("pd_coloc", "pd_disagg") == {"split"}
     assert differ("single_pool", "least_loaded") == {"route"}
     assert differ("triton", "retail") == {"clock"}
-    assert differ("throttllem", "triton") == {"scale", "scale_period_s", "shadow", "clock", "admission"}
+    assert differ("throttllem", "triton") == {"scale", "scale_period_s", "shadow", "clock", "clock_floor", "admission"}
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,11 @@ def test_a_policy_whose_clock_goes_by_a_pace_is_run_where_there_is_an_objective_
     assert (found == "") is runs
 
 
+@pytest.mark.parametrize("scenario", ["step", "site-dark"])
+def test_throttllem_is_run_where_the_load_rises(scenario: str) -> None:
+    assert left_out(Case(scenario, scenario), "throttllem", {"requests": 20_000.0}) == ""
+
+
 def test_the_least_energy_of_those_that_keep_the_objectives_is_bold_and_less_is_not() -> None:
     found = found_of(
         LOAD,

@@ -14,13 +14,13 @@ from core.simulator.kernel import kernel
 from core.simulator.kernel.driver import simulate
 from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, PoolSpec, SimulationError, load
 from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, build
-from core.simulator.policies.policy_registry import read_policy
+from core.simulator.policies.policy_registry import check, read_policy
 from core.simulator.policies.throttllem import ThrottllemConfig
 from core.types import Limits, SetSmClock
 
 MODEL, A100, TOP_MHZ = "Llama2-13B", "A100-40GB", 1410.0
 SLO = Limits(e2e_s=31.3, tpot_s=0.2)  # table II, TP4; V-A
-PLAIN = ThrottllemConfig(autoscale=False, engines=1, predictor_error=0.0)
+PLAIN = ThrottllemConfig(autoscale=False, engines=1, predictor_error=0.0, clock_floor="gpu")
 RATES = {1: 1.125, 2: 4.0, 4: 7.5}  # table II
 
 
@@ -135,6 +135,46 @@ def test_clock_is_higher_when_objectives_are_tighter():
 
 def test_clock_stays_above_its_floor_when_one_is_given():
     assert min(run(replace(PLAIN, clock_floor_mhz=1050.0), steady(1.0, 0.0, 20.0)).clocks_mhz) == 1050.0
+
+
+def test_clock_stays_at_the_voltages_knee_when_nobody_says_from_where():
+    found, lower = (run(replace(PLAIN, clock_floor=floor), steady(1.0, 0.0, 9.0)) for floor in ("voltage", "gpu"))
+    assert min(found.clocks_mhz) == gpu(A100).f_v > min(lower.clocks_mhz)
+    assert ThrottllemConfig().clock_floor == read_policy({"name": "throttllem"}).clock_floor == "voltage"
+
+
+def test_clock_rises_for_those_who_wait_when_there_is_no_limit_on_e2e():
+    """The time between tokens by itself is kept at a clock at which prompts pile up."""
+    crowd = two(steady(1.0, 0.0, 10.0), steady(8.0, 10.0, 40.0))
+    paced, blind = (run(PLAIN, crowd, world(limits=own)) for own in (Limits(1.0, 0.05), Limits(None, 0.05, 1e6)))
+    assert max(paced.clocks_mhz) > max(blind.clocks_mhz)
+    waits_s = [
+        float(np.mean(ran.outcome.rows["first_token_s"] - ran.outcome.rows["arrival_s"])) for ran in (paced, blind)
+    ]
+    assert waits_s[0] < 0.5 * waits_s[1]
+
+
+@pytest.mark.parametrize(
+    ("config", "limits", "named"),
+    [
+        (PLAIN, Limits(ttft_s=1.0), ("clock=throttle", "admission=projection")),
+        (PLAIN, Limits(), ("e2e", "tpot")),
+        (replace(PLAIN, clock=False), Limits(ttft_s=1.0), ("admission=projection",)),
+        (replace(PLAIN, admission=False, tbt_s=0.1, name="retail"), Limits(ttft_s=1.0), ("clock=retail",)),
+        (replace(PLAIN, tbt_s=0.1), Limits(ttft_s=1.0), None),
+        (PLAIN, Limits(e2e_s=30.0), None),
+        (PLAIN, Limits(tpot_s=0.1), None),
+        (replace(PLAIN, clock=False, admission=False), Limits(), None),
+    ],
+)
+def test_service_is_refused_when_it_has_no_objective_that_the_policy_goes_by(config, limits, named):
+    if named is None:
+        check(config, world(limits=limits))
+        return
+    for begins in (check, build):
+        with pytest.raises(SimulationError) as refused:
+            begins(config, world(limits=limits))
+        assert all(word in str(refused.value) for word in ("slo", "chat", *named))
 
 
 def test_top_clock_is_taken_when_a_request_is_lost():
