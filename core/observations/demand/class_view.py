@@ -6,8 +6,9 @@ less than what was declared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 from core.algorithms.fleet.fleet_problem import mode_failure
 from core.engine.corrections import configuration
@@ -23,6 +24,7 @@ from core.types import ClassDemand, Limits, Mode, ModeProfile, PartitionOption, 
 # Mean lengths of the Azure conversation trace of 2023 (AzurePublicDataset, CC-BY): of a class of which nothing was
 # declared or seen.
 TYPICAL_TOKENS = (1155.0, 211.0)
+_LEFT_OUT_FIRST = ("e2e", "ttft", "tpot")
 ENOUGH = 64  # requests whose mean lengths are trusted over declared ones
 
 
@@ -70,7 +72,8 @@ class ClassFacts:
 class ClassView:
     """A class with its demand, and what each mode does for it at the lengths now seen.
 
-    `failed`: no mode keeps its limits, and why; demand and profiles are then without them, so that it is served at all.
+    `failed`: the limits that no mode keeps, or why where it keeps none of them; demand and profiles are then without
+    these, so that it is served at all.
     """
 
     demand: ClassDemand
@@ -114,15 +117,27 @@ def observed(facts: ClassFacts, engines: EngineChoice, steps: int, rise: Sequenc
     factors = (*rise[:steps], *(1.0,) * (steps - len(rise)))
     rates = tuple(max(facts.seen.peak_rps * factor, declared_rps) for factor in factors)
     known = facts.seen.requests > 0 or facts.declared is not None
-    profiles = profiles_of(engines, facts.published, lengths, facts.limits, known)
-    failures = {mode: mode_failure(profile, facts.limits) for mode, profile in profiles.items()}
-    limits, failed = facts.limits, ""
-    if not any(failure is None for failure in failures.values()):
-        failed = "; ".join(f"{mode.name}: {failure}" for mode, failure in sorted(failures.items()))
-        limits, failed = Limits(), failed or "no mode is known"
+    for limits, left_out in _nearer(facts.limits):
+        profiles, failed = profiles_of(engines, facts.published, lengths, limits, known), left_out
+        failures = {mode: mode_failure(profile, limits) for mode, profile in profiles.items()}
+        why = "; ".join(f"{mode.name}: {failure}" for mode, failure in sorted(failures.items()))
+        if any(failure is None for failure in failures.values()):
+            break
+    else:
+        limits, failed = Limits(), why or "no mode is known"
         profiles = {mode: _modelled(engines, mode, lengths, limits) or own for mode, own in profiles.items()}
     demand = ClassDemand(facts.name, rates, limits, lengths.prompt_tokens, lengths.output_tokens)
     return ClassView(demand, lengths, profiles, failed)
+
+
+def _nearer(limits: Limits) -> Iterator[tuple[Limits, str]]:
+    """Yields the limits, then fewer and fewer of them, with words for those left out: E2E goes first, since an answer
+    that is long enough breaks any limit on it."""
+    given = {name: limit_s for name in _LEFT_OUT_FIRST if (limit_s := getattr(limits, f"{name}_s")) is not None}
+    for count in range(max(1, len(given))):
+        for names in combinations(given, count):
+            words = " and ".join(f"{name.upper()} of {given[name]:g} s" for name in names)
+            yield replace(limits, **{f"{name}_s": None for name in names}), words
 
 
 def partition_option(name: str, views: Collection[ClassView]) -> PartitionOption:

@@ -92,7 +92,8 @@ class CutFleet:
                 self.world, service.info, nodes, option, config, before, view.now_s, self._period_s
             )
             why = effects.rationale
-            decisions.append(loops.decision(view, Loop.CARBON, why.reason, why.summary))
+            made = loops.decision(view, Loop.CARBON, why.reason, why.summary)
+            decisions.append(loops.with_faults(made, views[service.info.name]))
             if before is not None and service.plan != before:
                 commands.append(Assign(self._cell_pools(service)))
         self.fleet.want(self._wanted())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from core.controllers.request.routing import class_order
+from core.observations.demand.class_view import ClassView
 from core.simulator.kernel.commands import Answer, Decision, FleetView, SimCommand
 from core.simulator.policies.fleet_changes import SETTLE_S, Fleet
 from core.simulator.policies.node_occupancy import InstanceShape
@@ -53,6 +54,14 @@ def controls(found: Sequence[LoopControl], fleet: Fleet) -> tuple[LoopControl, .
 def decision(view: FleetView, loop: Loop, reason: Reason, summary: str, commands: int = 0) -> Decision:
     """Makes an entry of the decision log, at the view's time."""
     return Decision(view.now_s, str(loop), str(reason), summary, commands)
+
+
+def with_faults(found: Decision, views: Iterable[ClassView]) -> Decision:
+    """Adds to a plan's decision which classes are not planned for as they should be, as live ones say it."""
+    faults = [seen.input_faults for seen in views if seen.input_faults]
+    if not faults:
+        return found
+    return replace(found, reason=str(Reason.INFEASIBLE), summary=" ".join([found.summary, *faults]))
 
 
 def clocked(view: FleetView, reasons: Sequence[Reason]) -> Decisions:

@@ -78,6 +78,11 @@ class ClassDemands:
         )
 
     @property
+    def seen(self) -> tuple[ClassView, ...]:
+        """The classes at the last look, with what scale's plan keeps."""
+        return self._seen
+
+    @property
     def lengths(self) -> tuple[Lengths, ...]:
         """The mean lengths of each class at the last look."""
         return tuple(own.lengths for own in self._seen)

@@ -93,7 +93,8 @@ class Dynamollm:
         view = first_view(self.world)
         if Loop.SCALE in self.config.loops and any(self.world.declared):
             _, effects = self._ask_scale(view)
-            self._begun = loops.decision(view, Loop.SCALE, effects.rationale.reason, effects.rationale.summary)
+            made = loops.decision(view, Loop.SCALE, effects.rationale.reason, effects.rationale.summary)
+            self._begun = loops.with_faults(made, self.demand.seen)
             workers = self._workers(self._spread(effects, {key: [] for key in self.keys}))
         else:
             workers = self._shared_out(view)
@@ -202,7 +203,8 @@ class Dynamollm:
                 self.profiles.renew(view)
             if effects.commands or state.epoch != epoch:
                 why = effects.rationale
-                decisions.append(loops.decision(view, Loop.SCALE, why.reason, why.summary))
+                made = loops.decision(view, Loop.SCALE, why.reason, why.summary)
+                decisions.append(loops.with_faults(made, self.demand.seen))
         return self.nodes.settle(view)
 
     def _ask_scale(self, view: FleetView) -> tuple[scale_dynamo.ScaleDynamoState, Effects]:

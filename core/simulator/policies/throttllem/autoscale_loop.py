@@ -49,6 +49,7 @@ class Autoscaler:
         self._occupancy = NodeOccupancy(world.sites)
         self._warm = WarmServers(world.overheads, config.starting)
         self._short: set[str] = set()  # engines that wait for GPUs
+        self._told = False  # which limits are out of reach
 
     @property
     def name(self) -> str:
@@ -60,6 +61,7 @@ class Autoscaler:
 
     def step(self, view: FleetView) -> Answer:
         decisions = [] if self._router is None else self._router.take_decisions(view.now_s)
+        decisions += self._unkept(view)
         if not self._config.autoscale:
             return Answer((), tuple(decisions))
         self._note(view)
@@ -84,6 +86,14 @@ class Autoscaler:
         self._note(view)  # the GPUs of those that were called off are free at once
         starts = [start for item in wanted if (start := self._start(*item, view, decisions)) is not None]
         return Answer((*cancelled, *starts), tuple(decisions))
+
+    def _unkept(self, view: FleetView) -> list[Decision]:
+        """Says once which limits no size of engine keeps."""
+        if self._told:
+            return []
+        self._told = True
+        faults = [own.first_view.input_faults for own in {own.service: None for own in self._engines}]
+        return [Decision(view.now_s, AUTOSCALE, str(Reason.INFEASIBLE), words, 0) for words in faults if words]
 
     # -- what there is ---------------------------------------------------------------------------------
 

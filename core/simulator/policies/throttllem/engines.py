@@ -66,6 +66,11 @@ class ServiceEngines:
             found |= {(site.name, gpu): AutoscaleConfig(own, self._config.period_s) for gpu, own in of_gpu.items()}
         return found
 
+    @property
+    def first_view(self) -> ClassView:
+        """All classes as one, at the declared load."""
+        return self._first
+
     def _seen(self, view: FleetView) -> ClassView:
         look_back_s = max(USUAL_S[Loop.SCALE], self._config.period_s)
         modes = self._world.modes(self._service)

@@ -113,6 +113,21 @@ def test_class_is_planned_without_limits_when_no_mode_keeps_them():
     assert not observed(FACTS, ENGINES, 1).input_faults
 
 
+@pytest.mark.parametrize(
+    ("limits", "kept", "left_out"),
+    [
+        (Limits(1.0, 0.1, 0.01), Limits(1.0, 0.1), "E2E of 0.01 s"),
+        (Limits(1e-6, 0.1, 60.0), Limits(None, 0.1, 60.0), "TTFT of 1e-06 s"),
+        (Limits(1.0, 1e-6, 1e-3), Limits(ttft_s=1.0), "E2E of 0.001 s and TPOT of 1e-06 s"),
+    ],
+)
+def test_class_is_planned_with_the_limits_that_some_mode_keeps(limits, kept, left_out):
+    found = observed(replace(FACTS, limits=limits), ENGINES, 1)
+    assert found.demand.limits == kept
+    assert found.input_faults == f"ALL: no mode keeps its limits ({left_out}), planned without them."
+    assert found.profiles == observed(replace(FACTS, limits=kept), ENGINES, 1).profiles
+
+
 def test_class_is_left_out_when_no_mode_is_known():
     nobody = observed(replace(FACTS, name="LL"), EngineChoice("Unheard-Of", "vllm-v1", MODES), 1)
     assert nobody.input_faults == "LL: no mode can serve it at all (no mode is known), left out."

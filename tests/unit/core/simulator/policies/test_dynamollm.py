@@ -375,6 +375,18 @@ def test_scenario_is_refused_when_no_node_has_room_for_a_server():
     assert Dynamollm(settings("scale_freq"), world()).cluster is None
 
 
+def test_plan_says_which_limit_no_instance_keeps_and_keeps_the_others():
+    found = world()
+    short, long = found.services[0].partitions[0].classes
+    partition = PartitionInfo("only", (short, replace(long, limits=replace(long.limits, e2e_s=0.5))), {0: 0, 1: 1})
+    found = replace(found, services=(ServiceInfo("chat", MODEL, (partition,)),))
+    outcome, *_, policy = run(settings(), found, requests([1.0], seconds=20.0))
+    first = next(own for own in outcome.decisions if own.loop == "scale")
+    assert first.reason == "infeasible"
+    assert first.summary.endswith("long: no mode keeps its limits (E2E of 0.5 s), planned without them.")
+    assert policy.demand.seen[1].demand.limits == Limits(0.45 * 2.0, 0.9 * 0.1)
+
+
 def test_servers_are_smaller_when_no_instance_takes_a_whole_node():
     found = world(2)
     policy = Dynamollm(settings(), replace(found, templates=found.templates[:2]))

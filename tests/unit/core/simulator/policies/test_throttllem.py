@@ -177,6 +177,13 @@ def test_service_is_refused_when_it_has_no_objective_that_the_policy_goes_by(con
         assert all(word in str(refused.value) for word in ("slo", "chat", *named))
 
 
+@pytest.mark.parametrize(("e2e_s", "said"), [(0.5, ["E2E of 0.5 s"]), (31.3, [])])
+def test_limit_that_no_engine_keeps_is_said_once(e2e_s, said):
+    ran = run(ThrottllemConfig(), steady(1.0, 0.0, 40.0), world(limits=Limits(e2e_s=e2e_s, tpot_s=0.2)))
+    found = [own.summary for own in ran.outcome.decisions if own.reason == "infeasible"]
+    assert found == [f"ALL: no mode keeps its limits ({words}), planned without them." for words in said]
+
+
 def test_top_clock_is_taken_when_a_request_is_lost():
     ran = run(PLAIN, steady(1.0, 0.0, 12.0), world(limits=Limits(e2e_s=0.5)))
     assert set(ran.clocks_mhz) <= {TOP_MHZ}
