@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from core.simulator.lab.experiment import Experiment, Row, Run, Table
 from core.simulator.lab.measures import Results, change, figure
-from core.simulator.lab.papers.freesh import FORTY, NOON, STANDS_IN
+from core.simulator.lab.papers.freesh import AS_FAR, FORTY, NOON, STANDS_IN
 from core.simulator.lab.why import Claim, why
 
 _WRONG = {0.1: "10 %", 0.2: "20 %", 0.3: "30 %", 0.4: "40 %"}  # of the classes
@@ -132,9 +132,9 @@ FREESH_SENSITIVITY = Experiment(
         ),
         Run(_BOTH + _TWICE, f"freesh {{{_FOLLOW}}}", (*_SIGNAL, "workload.rate_scale=2")),
         *(
-            Run(f"{policy}, {words}", policy, settings)
+            Run(f"{name}, {words}", policy, settings)
             for words, settings in _ROOM.items()
-            for policy in ("min_energy", "freesh")
+            for name, policy in AS_FAR.items()
         ),
     ),
     headlines={"carbon of both partitions against the first": "carbon of both partitions against the first"},

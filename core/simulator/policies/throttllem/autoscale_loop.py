@@ -49,7 +49,7 @@ class Autoscaler:
         self._occupancy = NodeOccupancy(world.sites)
         self._warm = WarmServers(world.overheads, config.starting)
         self._short: set[str] = set()  # engines that wait for GPUs
-        self._told = False  # which limits are out of reach
+        self._said = False  # which limits are out of reach
 
     @property
     def name(self) -> str:
@@ -89,9 +89,9 @@ class Autoscaler:
 
     def _unkept(self, view: FleetView) -> list[Decision]:
         """Says once which limits no size of engine keeps."""
-        if self._told:
+        if self._said:
             return []
-        self._told = True
+        self._said = True
         faults = [own.first_view.input_faults for own in {own.service: None for own in self._engines}]
         return [Decision(view.now_s, AUTOSCALE, str(Reason.INFEASIBLE), words, 0) for words in faults if words]
 
