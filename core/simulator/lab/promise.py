@@ -119,10 +119,10 @@ def left_out(case: Case, policy: str, load: Mapping[str, float]) -> str:
     most = MOST_REQUESTS.get(policy, math.inf)
     if load[_COUNT] > most:
         return f"not run on more than {most:,} requests, which takes it long"
-    knobs, tuning = PRESETS[policy].knobs, PRESETS[policy].tuning
+    own = PRESETS[OURS if policy in WITHOUT else policy]
     for service in read_scenario(case.file, case.settings).services:
-        limits = [limits_of(own.slo) for own in service.classes]
-        if words := lacks_pace(knobs.clock, knobs.admission, tuning.throttle.tbt_s, limits):
+        limits = [limits_of(each.slo) for each in service.classes]
+        if words := lacks_pace(own.knobs.clock, own.knobs.admission, own.tuning.throttle.tbt_s, limits):
             return f"not run: {words}"
     return ""
 
