@@ -130,7 +130,9 @@ def _why(
     asked: float | None, needed_mhz: float, mhz: float, obs: DeadlineObservation, config: DeadlineConfig
 ) -> Rationale:
     """Says what the clock is for, and which limit the next lower one would break."""
-    there = f"{obs.prompts.shape[0]} prompts that wait and {obs.decodes} answers"
+    count = obs.prompts.shape[0]
+    prompts = "1 prompt that waits" if count == 1 else f"{count} prompts that wait"
+    there = f"{prompts} and {obs.decodes} answer{'' if obs.decodes == 1 else 's'}"
     lower_mhz = max(config.floor_mhz, mhz - config.step_mhz)
     breaks = kept_at(mhz, obs, config)
     if obs.idle:

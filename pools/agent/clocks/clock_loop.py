@@ -255,7 +255,8 @@ class ClockLoop:
     def _log(self, now_s: float, clock: _Clock, from_mhz: float, why: Why) -> list[ClockDecision]:
         assert clock.policy is not None
         inputs = {"rule": clock.policy.policy, **why.inputs}
-        return clock.log.add(Decided(now_s, why.reason, why.summary, from_mhz, _mhz(clock), inputs))
+        asked = "asked_mhz" in why.inputs
+        return clock.log.add(Decided(now_s, why.reason, why.summary, from_mhz, _mhz(clock), inputs, asked))
 
 
 _NOBODY = Why(Reason.NO_DATA.value, "No gateway asks for a clock: it is at its top.", {})

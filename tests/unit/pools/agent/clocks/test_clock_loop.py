@@ -8,7 +8,7 @@ import pytest
 
 from core.ports import RetryableError
 from core.types import Limits
-from pools.agent.clocks.clock_log import REPORT_EVERY_S
+from pools.agent.clocks.clock_log import REPORT_EVERY_S, Decided, DecisionLog
 from pools.agent.clocks.clock_loop import ClockLoop
 from pools.agent.clocks.engine_view import EngineView
 from pools.wire import ClockDecision, ClockPolicy
@@ -103,6 +103,19 @@ def test_equal_decisions_become_one_row_when_they_are_held() -> None:
     for _ in range(int(2 * REPORT_EVERY_S)):
         bench.tick(view())
     assert [(row.reason, row.held) for row in bench.rows] == [("at_limit", 30), ("at_limit", 30)]
+
+
+def test_clocks_that_gateways_ask_for_become_a_row_each_few_seconds() -> None:
+    log = DecisionLog("a")
+    rows = []
+    for tenth in range(201):
+        mhz = 210.0 if tenth % 2 else 1410.0 - tenth
+        reason = "within_limits" if tenth % 3 else "at_limit"
+        rows += log.add(Decided(0.1 * tenth, reason, "The lowest.", 705.0, mhz, {"asked_mhz": mhz}, asked=True))
+    assert [row.held for row in rows] == [0, 100, 100]
+    assert rows[1].summary == "The lowest. It is the last of 100, from 210 to 1408 MHz."
+    assert (rows[2].inputs["least_mhz"], rows[2].inputs["most_mhz"]) == (210.0, 1308.0)
+    assert (rows[2].at_s, rows[2].to_mhz) == (20.0, 1210.0)
 
 
 def test_no_decision_is_lost_when_rows_are_added_up() -> None:
