@@ -205,10 +205,15 @@ class Knobs:
         """Says whether each class has instances of its own; else those of one class may serve all."""
         return self.carbon == "freesh" or self.scale in ("right_size", "threshold")
 
+    @property
+    def in_envelope(self) -> bool:
+        """Says whether the scale loop chooses sites by their carbon, within what each carbon epoch lets it have."""
+        return self.scale == "right_size"
+
     def has_no_choice(self, loop: Loop) -> bool:
         """Says whether a loop has nothing to decide: what it would decide on stays as it was set up."""
         still = {
-            Loop.CARBON: self.carbon == "off",
+            Loop.CARBON: self.carbon == "off" and not self.in_envelope,
             Loop.SCALE: self.scale in ("static", "placement"),
             Loop.SHARD: self.shard == "off",
             Loop.CLOCK: self.clock == "fixed",

@@ -160,12 +160,12 @@ def _find(name: str) -> Service:
 def service(request: HttpRequest, name: str) -> HttpResponse:
     found, now_s = _find(name), time.time()
     hour, day = attainment(HOUR_S, now_s).get(name, []), attainment(DAY_S, now_s).get(name, [])
-    settings = _settings(found.policy, found.knobs)
+    settings, in_force = _settings(found.policy, found.knobs), found.policy_knobs()
     of_service = found.pools.filter(site__in=rights.sites_of(request.user)).values_list("pk", flat=True)
     pools, pool_count = selectors.first_pools(now_s, POOLS_SHOWN, pool_ids=of_service)
     context = chart_pages.context(request, reverse("service-figures", args=[name]), ("slo",)) | {
         "service": found,
-        "partitions": found.partitions.all(),
+        "partitions": () if in_force.partition else found.partitions.all(),
         "objectives": [Objective(s, next((d for d in day if d.kind == s.kind), None)) for s in hour],
         "changed": [setting for setting in settings if setting.changed],
         "knobs": settings,

@@ -7,13 +7,16 @@ its SinglePool. `fill: enough` stops when every class is carried, and leaves the
 
 A fleet that is meant to stand still stays: it is shared out anew when its nodes change, or when another way would carry
 the class that is worst off better by more than `min_gain`.
+
+Under a scale loop that moves GPUs between pools (`whole_sites`) the plan is an envelope: each pool may have all the
+GPUs of its site's nodes. Where that loop goes by carbon, each epoch says what the sites have and emit.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from core.controllers.fleet.explain import demand_json, gpus_of, profile_json
@@ -45,12 +48,17 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class SharedOutObservation:
-    """`partition.classes` come smallest first; its profiles are those of usable modes, at the lengths now seen."""
+    """`partition.classes` come smallest first; its profiles are those of usable modes, at the lengths now seen.
+
+    `g_per_kwh`: the mean intensity over the coming epoch, by site, which the scale loop goes by; None: not known.
+    Empty: it goes by none.
+    """
 
     now_s: float
     period_s: float
     nodes: tuple[NodeView, ...]
     partition: PartitionOption
+    g_per_kwh: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +88,16 @@ def step(
     inputs = _inputs(obs, config)
     if not cut:
         text = f"No node that reports has GPUs that can serve partition {obs.partition.name}."
-        return state, Effects((), next_s, Rationale(Reason.NO_DATA, text, inputs))
+        reason = Reason.INFEASIBLE if obs.nodes else Reason.NO_DATA
+        return state, Effects((), next_s, Rationale(reason, text, inputs))
     plan = CarbonPlan(obs.partition.name, share_out(cut, obs.partition, config))
     if state is not None and _stays(state, plan, cut, obs.partition, config):
-        text = f"Partition {obs.partition.name} and its GPUs stay as they are."
-        return state, Effects((), next_s, Rationale(Reason.POLICY, text, inputs))
-    counts = Counter[str]()
-    for (_, name, _), count in plan.workers.items():
-        counts[name] += count
-    shares = ", ".join(f"{count} for {name}" for name, count in sorted(counts.items()))
-    text = f"Partition {plan.partition}, instances shared out by load: {shares}{_short(plan, obs.partition, config)}."
+        if not obs.g_per_kwh:
+            text = f"Partition {obs.partition.name} and its GPUs stay as they are."
+            return state, Effects((), next_s, Rationale(Reason.POLICY, text, inputs))
+        text = f"Partition {obs.partition.name} stays, {_envelope(obs)}."
+        return state, Effects((), next_s, Rationale(Reason.NO_CHANGE, text, inputs))
+    text = f"Partition {plan.partition}, {_given(plan, obs, config)}{_short(plan, obs.partition, config)}."
     return plan, Effects(_commands(plan, obs, config), next_s, Rationale(Reason.POLICY, text, inputs))
 
 
@@ -198,10 +206,7 @@ def _used(plan: CarbonPlan) -> Counter[Unit]:
 def _commands(plan: CarbonPlan, obs: SharedOutObservation, config: SharedOutConfig) -> tuple[Command, ...]:
     budgets: dict[PoolKey, dict[str, int]] = {}
     if config.whole_sites:
-        offered: dict[str, dict[str, int]] = {}
-        for node in obs.nodes:
-            here = offered.setdefault(node.site, {})
-            here[node.gpu] = here.get(node.gpu, 0) + node.gpus
+        offered = _offered(obs.nodes)
         budgets = {PoolKey(site, item.name): gpus for site, gpus in offered.items() for item in obs.partition.classes}
     else:
         pools: dict[PoolKey, dict[Mode, int]] = {}
@@ -209,6 +214,38 @@ def _commands(plan: CarbonPlan, obs: SharedOutObservation, config: SharedOutConf
             pools.setdefault(PoolKey(site, name), {})[mode] = count
         budgets = {key: gpus_of(workers) for key, workers in pools.items()}
     return (ChoosePartition(plan.partition), *(SetGpuBudget(key, gpus) for key, gpus in sorted(budgets.items())))
+
+
+def _offered(nodes: Sequence[NodeView]) -> dict[str, dict[str, int]]:
+    """Counts the GPUs at each site by their type."""
+    found: dict[str, dict[str, int]] = {}
+    for node in nodes:
+        here = found.setdefault(node.site, {})
+        here[node.gpu] = here.get(node.gpu, 0) + node.gpus
+    return found
+
+
+def _given(plan: CarbonPlan, obs: SharedOutObservation, config: SharedOutConfig) -> str:
+    if config.whole_sites:
+        return _envelope(obs)
+    counts = Counter[str]()
+    for (_, name, _), count in plan.workers.items():
+        counts[name] += count
+    shares = ", ".join(f"{count} for {name}" for name, count in sorted(counts.items()))
+    return f"instances shared out by load: {shares}"
+
+
+def _envelope(obs: SharedOutObservation) -> str:
+    """Says what scale may choose among at each site, and what a kWh there emits over the coming epoch."""
+    texts = []
+    for site, gpus in sorted(_offered(obs.nodes).items()):
+        own = " + ".join(f"{count} {gpu}" for gpu, count in sorted(gpus.items()))
+        if site not in obs.g_per_kwh:
+            texts.append(f"{own} at {site}")
+            continue
+        carbon = obs.g_per_kwh[site]
+        texts.append(f"{own} at {site} ({'carbon not known' if carbon is None else f'{carbon:.0f} g/kWh ahead'})")
+    return f"scale chooses among {', '.join(texts)}"
 
 
 def _short(plan: CarbonPlan, partition: PartitionOption, config: SharedOutConfig) -> str:
@@ -224,6 +261,7 @@ def _inputs(obs: SharedOutObservation, config: SharedOutConfig) -> dict[str, Any
         "alpha": config.alpha,
         "nodes": [{"site": node.site, "gpu": node.gpu, "gpus": node.gpus} for node in obs.nodes],
         "partition": obs.partition.name,
+        **({"g_per_kwh": dict(obs.g_per_kwh)} if obs.g_per_kwh else {}),
         "classes": [{"name": item.name, **demand_json(item)} for item in obs.partition.classes],
         "profiles": {f"{name} {mode.name}": profile_json(own) for (name, mode), own in sorted(profiles.items())},
     }

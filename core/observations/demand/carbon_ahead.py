@@ -21,6 +21,11 @@ class SiteAhead:
     g_per_kwh: tuple[float | None, ...]
     usd_per_kwh: tuple[float | None, ...] = ()
 
+    @property
+    def mean_g_per_kwh(self) -> float | None:
+        """The mean intensity of the steps of which one is known; None: of none."""
+        return _mean(self.g_per_kwh)
+
 
 def worths(sites: Sequence[SiteAhead], objective: Objective) -> dict[str, float]:
     """Returns the weight of a watt at the GPUs of each site, by name.

@@ -50,6 +50,13 @@ def offered_nodes(context: TurnContext, sharing: Collection[Service] = ()) -> tu
     return tuple(NodeView(node.site, node.gpu, node.gpus) for node in left)
 
 
+def all_nodes(context: TurnContext) -> tuple[NodeView, ...]:
+    """Returns the nodes of the service's sites that report, whoever uses them."""
+    sites = set(context.service.pools.values_list("site__name", flat=True))
+    nodes = _nodes(context.reporting, context.drained)
+    return tuple(NodeView(own.site, own.gpu, own.gpus) for own in nodes if own.site in sites)
+
+
 def to_give_back(reporting: Collection[str], now: datetime) -> list[Service]:
     """Returns the services that use GPUs which others have reserved, each once for the same GPUs."""
     services = list(Service.objects.order_by("name"))
@@ -152,7 +159,7 @@ def _need(context: TurnContext, use: _Use) -> ServiceNeed:
     sites = sorted(set(service.pools.values_list("site__name", flat=True)))
     server = None
     if knobs.in_servers:
-        server = dynamo_servers.server_mode(_whole(context), lambda mode: _may_run(context, mode))
+        server = dynamo_servers.server_mode(all_nodes(context), lambda mode: _may_run(context, mode))
 
     def sites_of(mode: Mode) -> list[str]:
         return sites if server in (None, mode) else []
@@ -165,14 +172,7 @@ def _need(context: TurnContext, use: _Use) -> ServiceNeed:
 
 def servers(context: TurnContext, nodes: Sequence[NodeView]) -> Servers | None:
     """Makes servers of the service's nodes; `nodes`: what others leave of them, as `offered_nodes` has them."""
-    return dynamo_servers.servers(_whole(context), nodes, lambda mode: _may_run(context, mode))
-
-
-def _whole(context: TurnContext) -> list[NodeView]:
-    """Returns the nodes of the service's sites, whoever uses them."""
-    sites = set(context.service.pools.values_list("site__name", flat=True))
-    nodes = _nodes(context.reporting, context.drained)
-    return [NodeView(own.site, own.gpu, own.gpus) for own in nodes if own.site in sites]
+    return dynamo_servers.servers(all_nodes(context), nodes, lambda mode: _may_run(context, mode))
 
 
 def _may_run(context: TurnContext, mode: Mode) -> bool:

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from core.controllers.fleet.shared_out import NodeView, SharedOutObservation
+from core.observations.demand.carbon_ahead import SiteAhead
 from core.observations.demand.class_arrivals import counted
 from core.observations.demand.class_view import ClassFacts, ClassView, observed, partition_option
 from core.observations.fleet.autoscale_given import profiled
 from core.observations.fleet.pool_views import PoolFacts
 from core.observations.fleet.pool_views import pool_views as build_pool_views
+from core.observations.fleet.right_size_given import AHEAD_STEPS
 from core.observations.fleet.shared_out_given import shared_out_observation
 from core.observations.limits import batch_limits, class_limits, planned
 from core.policy.knobs import degrees
@@ -137,9 +139,19 @@ def shared_out(context: TurnContext, nodes: tuple[NodeView, ...]) -> tuple[Share
     classes = classes_now(context, partition, seen, 1)
     option = active_operations.without_pinned_load(partition_option(partition.name, classes), context.pins)
     option = profiled(option, degrees(context.knobs.max_rps or {}))
-    observation = shared_out_observation(context.now.timestamp(), period_s, nodes, option)
+    carbon: dict[str, float | None] = {}
+    if context.knobs.in_envelope:
+        places = list(Site.objects.filter(pools__service=context.service).distinct())
+        carbon = {site.name: site.mean_g_per_kwh for site in an_epoch_ahead(context, places)}
+    observation = shared_out_observation(context.now.timestamp(), period_s, nodes, option, carbon)
     faults = [own.input_faults for own in classes if own.input_faults] + _room_faults(context.service, classes)
     return observation, (*faults, *_bounds_faults(partition, classes, seen))
+
+
+def an_epoch_ahead(context: TurnContext, sites: Sequence[Site], *, prices: bool = False) -> tuple[SiteAhead, ...]:
+    """Returns what energy emits, and costs, at sites over the coming carbon epoch."""
+    found, _ = sites_ahead(sites, context.now, context.times.carbon_s / AHEAD_STEPS, AHEAD_STEPS, prices=prices)
+    return found
 
 
 def scale(context: TurnContext) -> ScaleObservation:

@@ -26,7 +26,7 @@ from core.types import (
 )
 from scheduler.control import active_operations, service_policy
 from scheduler.control.snapshot import snapshot
-from scheduler.control.snapshot.offered_nodes import offered_nodes, servers
+from scheduler.control.snapshot.offered_nodes import all_nodes, offered_nodes, servers
 from scheduler.control.steps import model_groups
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import plan_from_json, plan_to_json, to_json, workers_from_json
@@ -96,11 +96,12 @@ def freesh_step(turn: LoopTurn) -> Result:
 
 
 def shared_out_step(turn: LoopTurn) -> Result:
-    """Shares the GPUs among the pools of one partition by load, where the policy has no carbon loop."""
+    """Shares the GPUs among the pools of one partition by load, or says what scale may choose among, where the policy
+    has no carbon loop."""
     context, knobs = turn.context, turn.context.knobs
     if turn.fresh:
         service_policy.provide(context.service, knobs)
-    nodes = model_groups.nodes_of(context) if knobs.scale == "placement" else offered_nodes(context)
+    nodes = _nodes(context)
     obs, faults = snapshot.shared_out(context, nodes)
     own = step_configs.shared_out_config(knobs, _largest_tp(context, nodes, obs.partition))
     pinned = context.pins
@@ -112,6 +113,13 @@ def shared_out_step(turn: LoopTurn) -> Result:
     option = obs.partition if plan.partition == obs.partition.name else None
     no_op = effects.rationale.reason is Reason.POLICY
     return Result(_with_faults(effects, faults), _plan_state(plan, option, turn.state), no_op=no_op)
+
+
+def _nodes(context: TurnContext) -> tuple[NodeView, ...]:
+    """Returns the nodes to share out; a scale loop that looks each few seconds itself leaves out what others claim."""
+    if context.knobs.in_envelope:
+        return all_nodes(context)
+    return model_groups.nodes_of(context) if context.knobs.scale == "placement" else offered_nodes(context)
 
 
 def _largest_tp(context: TurnContext, nodes: Sequence[NodeView], option: PartitionOption) -> int:
@@ -204,5 +212,7 @@ def mix_step(turn: LoopTurn) -> Result:
 
 
 def off_step(turn: LoopTurn) -> Result:
-    text = f"Policy {turn.context.policy.name} changes no TP degree by a mix: the shard loop has nothing to decide."
+    name, scale_too = turn.context.policy.name, turn.context.knobs.scale in ("throttle", "right_size")
+    why = "has its scale loop choose TP degrees" if scale_too else "changes no TP degree by a mix"
+    text = f"Policy {name} {why}: the shard loop has nothing to decide."
     return Result(Effects((), None, Rationale(Reason.POLICY, text)), {}, no_op=True)

@@ -39,7 +39,6 @@ from scheduler.control import service_policy
 from scheduler.control.snapshot import recorded_demand, snapshot
 from scheduler.control.snapshot.offered_nodes import offered_nodes
 from scheduler.control.snapshot.recorded_demand import CameLast, DemandWindow, Floats, arrivals
-from scheduler.control.snapshot.sites_ahead import sites_ahead
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps import recent_load
 from scheduler.control.steps.policy_steps import LoopTurn, Result, nothing_to_do
@@ -182,15 +181,17 @@ class _Fleet:
         states = agents.states(agents.connect(), context.reporting).values()
         self._chunk_tokens = service_policy.chunk_in_force(context.service, states)
         self._nodes = offered_nodes(context)
-        self._taken: Counter[tuple[str, str]] = Counter()  # GPUs, by (site, type)
+        self._envelope: Counter[tuple[str, str]] = Counter()  # GPUs, by (site, type)
+        for pool in pools:
+            self._envelope |= Counter({(pool.site.name, gpu): count for gpu, count in pool.gpu_budget.items()})
+        self._taken: Counter[tuple[str, str]] = Counter()  # likewise
         self._drawn_w: defaultdict[str, float] = defaultdict(float)
         self._standing = self._stands()
 
     def _worths(self) -> dict[str, float]:
         """Returns what a watt at a GPU is worth by site."""
         objective = Objective(self._context.knobs.objective)
-        span = right_size_given.AHEAD_STEP_S, right_size_given.AHEAD_STEPS
-        ahead, _ = sites_ahead(self._sites, self._context.now, *span, prices=objective is Objective.COST)
+        ahead = snapshot.an_epoch_ahead(self._context, self._sites, prices=objective is Objective.COST)
         return worths(ahead, objective)
 
     def _stands(self) -> dict[str, Counter[SiteMode]]:
@@ -253,13 +254,17 @@ class _Fleet:
         return right_size_given.observation(now_s, key, known.rates_rps, kinds, limits, pool, load), budget
 
     def _room(self, own: ClassNow, taken: Mapping[tuple[str, str], int]) -> dict[SiteMode, int]:
-        """Counts the instances of each kind that the nodes have room for; other classes took GPUs from the smallest."""
+        """Counts the instances of each kind that the nodes have room for, within what the carbon epoch lets the pools
+        have; other classes took GPUs from the smallest nodes."""
         modes = [mode for mode in sorted(own.profiles) if mode.tp <= self._context.knobs.tp]
-        return {
-            (site.name, mode): room(self._nodes, site.name, mode, taken.get((site.name, mode.gpu), 0))
-            for site in self._sites
-            for mode in modes
-        }
+        found = {}
+        for site in self._sites:
+            for mode in modes:
+                place = site.name, mode.gpu
+                used = taken.get(place, 0)
+                least = max(0, self._envelope[place] - used) // mode.tp
+                found[site.name, mode] = min(least, room(self._nodes, site.name, mode, used))
+        return found
 
     def take(self, state: RightSizeState | None, offers: Sequence[Offer]) -> None:
         """Takes a class's instances, present or about to start, off what the next may have; a cap counts their highest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from core.controllers.fleet.right_size import RightSizeConfig
+from core.observations.fleet.right_size_given import AHEAD_STEP_S, AHEAD_STEPS
 from core.observations.step_configs import right_size_config
 from core.policy.presets import Policy
 from core.simulator.kernel.simulated import Scheduling
@@ -25,11 +26,13 @@ class GreenserveConfig:
     far the loops look back, scale for the load and its trend. `replay`: counts also keep TTFT for the last requests if
     these came again. `error_budget`: head-room grows as it is spent. `fleet`: see `RightSizeConfig`. `clock_step_mhz`:
     the profiled clocks, from the floor (`Knobs.clock_floor`) on. `shortest_first`: short prompts do not wait behind
-    long ones. `objective`: what is made least; without an intensity for every site it is energy.
+    long ones. `objective`: what is made least; without an intensity for every site it is energy. `ahead_step_s`: of the
+    steps of a carbon epoch, over which sites are weighed.
     """
 
     name: str = "greenserve"
     objective: str = "carbon"
+    ahead_step_s: float = AHEAD_STEP_S
     loops: tuple[str, ...] = LOOPS
     fleet: RightSizeConfig = field(default_factory=RightSizeConfig)
     clock: str = "deadline"
@@ -73,7 +76,7 @@ class GreenserveConfig:
 
 READS = Reads(
     {
-        **any_of("scale_period_s", "clock_period_s", "changes_per_hour", "alpha", "chunk_tokens"),
+        **any_of("carbon_period_s", "scale_period_s", "clock_period_s", "changes_per_hour", "alpha", "chunk_tokens"),
         **any_of("plan_ttft_share", "plan_tpot_share", "clock_ttft_share", "clock_tpot_share"),
         **any_of("clock_floor", "clock_floor_mhz"),
         "objective": ("carbon", "energy", "cost"),
@@ -92,6 +95,7 @@ def of(policy: Policy) -> GreenserveConfig:
     return GreenserveConfig(
         name=policy.name,
         objective=knobs.objective,
+        ahead_step_s=period_s(policy, Loop.CARBON) / AHEAD_STEPS,
         loops=running(policy, LOOPS),
         fleet=right_size_config(knobs, policy.tuning, period_s(policy, Loop.SCALE)),
         clock=knobs.clock,

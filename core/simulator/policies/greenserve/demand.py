@@ -17,7 +17,6 @@ from core.observations.demand.carbon_ahead import worths
 from core.observations.demand.loop_windows import recent_stretches
 from core.observations.fleet import right_size_given
 from core.observations.fleet.right_size_given import (
-    AHEAD_STEP_S,
     AHEAD_STEPS,
     ClassLengths,
     Ended,
@@ -154,6 +153,8 @@ class ServiceDemand:
 
     def offers(self, now_s: float) -> tuple[Offer, ...]:
         """Offers every kind of instance at every site."""
-        ahead = [site_ahead(self.world, site, now_s, AHEAD_STEP_S, AHEAD_STEPS) for site in self.world.sites]
+        ahead = [
+            site_ahead(self.world, site, now_s, self.config.ahead_step_s, AHEAD_STEPS) for site in self.world.sites
+        ]
         weights = worths(ahead, Objective(self.config.objective))
         return right_size_given.offers(self.load, self.room(self.world.nodes), weights)

@@ -78,6 +78,30 @@ def test_room_is_left_when_enough_is_enough():
     )
 
 
+def test_each_epoch_says_what_scale_may_choose_among_and_what_the_sites_emit():
+    config = SharedOutConfig(whole_sites=True)
+    obs = replace(seen({"ALL": 1.0}), g_per_kwh={"x": 412.4, "y": None})
+    plan, effects = step(None, obs, config)
+    assert effects.commands[1:] == (
+        SetGpuBudget(PoolKey("x", "ALL"), {A: 8}),
+        SetGpuBudget(PoolKey("y", "ALL"), {A: 8}),
+    )
+    envelope = f"8 {A} at x (412 g/kWh ahead), 8 {A} at y (carbon not known)"
+    assert effects.rationale.summary == f"Partition p, scale chooses among {envelope}."
+    assert effects.rationale.inputs["g_per_kwh"] == {"x": 412.4, "y": None}
+    cleaner = replace(obs, now_s=60.0, g_per_kwh={"x": 300.0, "y": 90.0})
+    same, effects = step(plan, cleaner, config)
+    assert same == plan
+    assert (effects.commands, effects.rationale.reason) == ((), Reason.NO_CHANGE)
+    assert "8 A100-80GB at y (90 g/kWh ahead)" in effects.rationale.summary
+    less = replace(cleaner, nodes=NODES[:2])
+    _, effects = step(plan, less, config)
+    assert effects.commands[1:] == (
+        SetGpuBudget(PoolKey("x", "ALL"), {A: 8}),
+        SetGpuBudget(PoolKey("y", "ALL"), {A: 4}),
+    )
+
+
 def test_plan_stays_until_nodes_or_load_change_much():
     config = SharedOutConfig(tp=4)
     plan, _ = step(None, seen({"S": 9.0, "L": 3.0}), config)
@@ -94,10 +118,13 @@ def test_plan_stays_until_nodes_or_load_change_much():
 
 def test_last_plan_stays_when_no_node_can_serve():
     plan, _ = step(None, seen({"ALL": 1.0}), SharedOutConfig())
-    for obs in (seen({"ALL": 1.0}, nodes=()), replace(seen({"ALL": 1.0}), partition=option({"ALL": 1.0}, rate=0.0))):
+    for obs, reason in (
+        (seen({"ALL": 1.0}, nodes=()), Reason.NO_DATA),
+        (replace(seen({"ALL": 1.0}), partition=option({"ALL": 1.0}, rate=0.0)), Reason.INFEASIBLE),
+    ):
         kept, effects = step(plan, obs, SharedOutConfig())
         assert kept == plan
-        assert effects.rationale.reason is Reason.NO_DATA
+        assert effects.rationale.reason is reason
 
 
 @given(
