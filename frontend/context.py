@@ -42,11 +42,10 @@ def _synthetic() -> SyntheticHistory | None:
 
 
 def _sped_up() -> str:
-    """Says how much faster than in production the demo's loops run."""
-    times = loop_times.times(Knobs())
-    carbon, shard, clock = (formats.seconds(own_s) for own_s in (times.carbon_s, times.shard_s, times.clock_s))
+    """Says how much faster than in production the demo's time passes."""
+    carbon = formats.seconds(loop_times.times(Knobs()).carbon_s)
     return (
-        f"Loops are sped up: carbon and scale each {carbon}, shard {shard}, clock {clock}; transition times divided by "
+        f"Time is pressed: carbon epochs come each {carbon}, transition times are divided by "
         f"{settings.GREENSERVE_TRANSITION_SPEEDUP:g}."
     )
 

@@ -18,7 +18,7 @@ from core.policy.knobs import DYNAMO, WHOLE, Knobs, check_together
 from core.policy.tuning import PlacementTuning, ProfileTuning, SplitTuning, StartsTuning, Tuning, changed
 from core.policy.value_rules import checked
 
-DEFAULT = "greenserve_epochs"
+DEFAULT = "greenserve"  # what a new service gets
 OLD_NAMES = {"right_size": "greenserve"}  # up to 0.1; read for one version more
 
 
@@ -121,9 +121,9 @@ _THRESHOLD = replace(
 )
 
 _ROWS = (
-    # FREESH's epochs, with the best mix of TP degrees, MIAD clocks and routing by least energy
-    Policy(DEFAULT, "freesh", Knobs()),
     Policy("greenserve", "greenserve", _GREENSERVE, _HALF_SECONDS),
+    # FREESH's epochs, with the best mix of TP degrees, MIAD clocks and routing by least energy
+    Policy("greenserve_epochs", "freesh", Knobs()),
     Policy("freesh", "freesh", _FREESH),
     # FREESH 4.1: "without the request classifier nor any of the proposed control knobs"
     Policy(

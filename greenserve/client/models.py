@@ -40,8 +40,8 @@ NewReportBasis = Literal["usage", "allocation", "marginal", "none"]
 OverrideKind = Literal["workers", "clock", "partition", "drain"]
 Part = Literal["direct", "base", "idle", "transition", "unattributed", "demand"]
 Policy = Literal[
-    "greenserve_epochs",
     "greenserve",
+    "greenserve_epochs",
     "freesh",
     "freesh_baseline",
     "min_energy",

@@ -248,7 +248,7 @@ def demo_note(config: env.Env) -> str:
     """Returns a sentence on what the demo does faster than life."""
     slow_s, speedup = 1800.0 / config.demo_speedup, config.demo_speedup
     return (
-        "This is the demo: nodes and the carbon curve are simulated, and time is pressed. Carbon and scale epochs run "
-        f"every {slow_s:g} s (30 min in earnest), shard every 20 s (5 min), clocks every 1 s; transition times are "
-        f"divided by {speedup:g}. Requests run in real time."
+        f"This is the demo: nodes and the carbon curve are simulated, and time is pressed. Carbon epochs run every "
+        f"{slow_s:g} s (30 min in earnest), and transition times are divided by {speedup:g}. The scale loop looks each "
+        "10 s, as in earnest, and requests run in real time."
     )

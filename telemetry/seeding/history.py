@@ -19,8 +19,9 @@ from django.db import transaction
 from core.accounting.allocation import RequestSpans
 from core.engine.engine_model import engine_model
 from core.engine.engine_params import gpu as gpu_params
+from core.policy.knobs import WHOLE
 from core.units import US_PER_S
-from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, Service, Site, Tenant
+from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, RequestClass, Service, Site, Tenant
 from telemetry.ledger import served_requests, settlement
 from telemetry.ledger.energy_entries import INTERVAL_S
 from telemetry.ledger.served_requests import Served
@@ -36,23 +37,15 @@ SOURCE = "Synthetic: one modelled day, repeated (engine model, the demo's own lo
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """An instance of the plan, on `tp` GPUs of a node from `first` on. `mhz`: about where live clock loops settle."""
+    """An instance of the plan, on `tp` GPUs of a node. `mhz`: about the mean of live clocks."""
 
-    request_class: str
     node: str
-    first: int
     tp: int
     mhz: float
 
 
-# About what the live loops plan for this load. LS, nearly all of the load, is where it emits least.
-PLAN = (
-    _Planned("SS", "loc2-a100-4", 0, 2, 300.0),
-    _Planned("SL", "loc2-a100-4", 2, 2, 300.0),
-    _Planned("LL", "loc1-a100", 0, 2, 1_005.0),
-    _Planned("LS", "loc1-h100", 0, 4, 1_590.0),
-    _Planned("LS", "loc2-a100-8", 0, 8, 1_275.0),
-)
+# About what the live loops plan for this load: one pool, where it emits least.
+PLAN = (_Planned("loc1-h100", 4, 1_200.0), _Planned("loc2-a100-8", 8, 900.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +100,11 @@ def _places(service: Service, start: datetime, end: datetime) -> list[_Place]:
     found = []
     for planned in PLAN:
         node = Node.objects.select_related("cluster__site").get(name=planned.node)
-        gpus = list(Gpu.objects.filter(node=node).order_by("index")[planned.first : planned.first + planned.tp])
+        gpus = list(Gpu.objects.filter(node=node).order_by("index")[: planned.tp])
         pool = Pool.objects.select_related("request_class").get(
             service=service,
             site=node.cluster.site,
-            request_class__partition=service.partition_id,
-            request_class__name=planned.request_class,
+            request_class__partition__name=WHOLE,
         )
         instance = Instance.objects.create(
             pool=pool,
@@ -145,7 +137,7 @@ def _day(service: Service, places: Sequence[_Place], curves: Mapping[int, Floats
     ]
     classes = [
         ClassRange(c.name, c.input_min, c.input_max, c.output_min, c.output_max)
-        for c in service.partition.classes.order_by("rank")
+        for c in RequestClass.objects.filter(partition__name=WHOLE)
     ]
     return modelled_day.make(classes, engines, dict(service.slos.values_list("kind", "objective_s")))
 

@@ -137,7 +137,7 @@ def overview_is_drawn(
         page.goto(f"{product.web}/decisions/?kind=carbon")
         page.locator("main a[href^='/decisions/']").filter(has_text="Partition").last.click()
         page.wait_for_url("**/decisions/*/")
-        assert page.get_by_text("freesh-", exact=False).count()
+        assert page.get_by_text("g/kWh ahead", exact=False).count()
         screenshot(page, artifacts, f"{name}-decision")
         page.goto(f"{product.web}/health/")
         screenshot(page, artifacts, f"{name}-health")

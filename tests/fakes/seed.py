@@ -78,7 +78,9 @@ def fleet(now: datetime | None = None) -> Seeded:
     now = now or datetime.now(UTC)
     card = ModelCard.objects.create(name="Llama3-70B", max_model_len=16_384, engine="vllm-v1")
     partition = Partition.objects.create(name="freesh-a")
-    service = Service.objects.create(name="llama3-70b", model_card=card, partition=partition)
+    service = Service.objects.create(
+        name="llama3-70b", model_card=card, partition=partition, policy="greenserve_epochs"
+    )
     service.partitions.add(partition)
     for kind, objective_s in (("ttft", 2.0), ("tpot", 0.15), ("e2e", 60.0)):
         Slo.objects.create(service=service, kind=kind, objective_s=objective_s)

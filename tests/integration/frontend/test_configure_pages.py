@@ -241,6 +241,6 @@ def test_page_of_advice_has_both_policies(service, admin_client):
     admin_client.post(reverse("overrides-control-mode"), {"service": service.pk, "mode": "advise"} | CONFIRMED)
     Service.objects.filter(pk=service.pk).update(policy="single_pool")
     page = admin_client.get(reverse("advice", args=[service.name])).content.decode()
-    assert "No loop of greenserve_epochs has acted yet" in page
+    assert "No loop of greenserve has acted yet" in page
     assert 'data-label="Policy">single_pool' in page
-    assert "greenserve_epochs in force, in gateways only" in admin_client.get(reverse("overrides")).content.decode()
+    assert "greenserve in force, in gateways only" in admin_client.get(reverse("overrides")).content.decode()

@@ -24,12 +24,20 @@ def fed_rows(demo_rows: None) -> None:
 
 
 @pytest.fixture
-def service(fed_rows: None, redis_client: redis.Redis, now: datetime) -> Service:
-    """With agents that report and feeds that are fresh."""
+def new_service(fed_rows: None, redis_client: redis.Redis, now: datetime) -> Service:
+    """As the demo makes it, with agents that report and feeds that are fresh."""
     service = Service.objects.get()
     report_all(redis_client)
     refresh_feeds(now)
     return service
+
+
+@pytest.fixture
+def service(new_service: Service) -> Service:
+    """Likewise, with FREESH's epochs: all four loops decide."""
+    new_service.policy = "greenserve_epochs"
+    new_service.save(update_fields=["policy"])
+    return new_service
 
 
 @pytest.fixture

@@ -4,7 +4,16 @@ import pytest
 
 from core.policy.presets import PRESETS
 
-SYSTEMS = ("greenserve_epochs", "freesh", "dynamollm", "single_pool", "throttllem", "muserve", "dynaserve")
+SYSTEMS = (
+    "greenserve",
+    "greenserve_epochs",
+    "freesh",
+    "dynamollm",
+    "single_pool",
+    "throttllem",
+    "muserve",
+    "dynaserve",
+)
 PARAMETERS = {n: pytest.param(n, marks=() if n in SYSTEMS else pytest.mark.slow("a baseline")) for n in PRESETS}
 
 

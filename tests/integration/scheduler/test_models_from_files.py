@@ -117,7 +117,7 @@ def planned(service: Service, client: redis.Redis, now: datetime) -> tuple[dict[
     epoch = epochs.run(service, Loop.CARBON, now)
     assert epoch is not None
     assert epoch.status == "applied", epoch.error or epoch.decisions.get(kind="carbon").summary
-    (pool,) = service.pools.all()
+    (pool,) = service.pools.filter(request_class__partition__active_services=service)
     return pool.workers, epoch.decisions.get(kind="carbon").summary
 
 
@@ -295,7 +295,9 @@ def test_degrees_that_cannot_share_the_heads_are_neither_planned_nor_pinned_nor_
     remedy = "8 GPUs cannot share 28 attention heads and 4 KV heads evenly; choose one of 1, 2, 4"
     until = timezone.now() + timedelta(hours=1)
     with pytest.raises(ValidationError, match=remedy) as refused:
-        overrides.pin_workers(operator, service.pools.get(), {f"{H100}/TP8": 1}, until, "a trial")
+        overrides.pin_workers(
+            operator, service.pools.get(request_class__partition__name="whole"), {f"{H100}/TP8": 1}, until, "a trial"
+        )
     assert "workers" in refused.value.message_dict
     profile = Profile(
         model_card=card,

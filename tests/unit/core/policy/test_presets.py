@@ -19,7 +19,7 @@ BASELINES = {
     "muserve": ("alpaserve", "alpaserve_sched", "alpaserve_scaling"),
     "dynaserve": ("pd_coloc", "pd_disagg"),
 }
-OWN = {DEFAULT, "greenserve"}
+OWN = {"greenserve", "greenserve_epochs"}
 YARDSTICKS = {"least_loaded", "disaggregated", "threshold"}
 
 
@@ -62,7 +62,7 @@ def test_baselines_differ_in_the_knob_that_their_paper_names():
 @pytest.mark.parametrize(
     ("name", "overrides", "words"),
     [
-        ("x", {}, "unknown policy 'x'; known are greenserve_epochs"),
+        ("x", {}, "unknown policy 'x'; known are greenserve, greenserve_epochs"),
         ("freesh", {"clok": 1}, "unknown knob 'clok'; known are carbon"),
         ("freesh", {"clock": "slow"}, "clock: unknown 'slow'; known: fixed, miad"),
         ("freesh", {"clock": 1}, "clock: must be a text, not 1"),
@@ -149,7 +149,12 @@ def test_periods_and_rest_are_the_policys():
     assert policy("freesh", {"carbon_period_s": 600}).knobs.period_s(Loop.CARBON, 1800.0) == 600.0
     assert PRESETS["dynamollm"].knobs.period_s(Loop.CLOCK, 1.0) == 5.0
     assert [loop for loop in Loop if PRESETS["single_pool"].knobs.has_no_choice(loop)] == list(Loop)
-    assert [loop for loop in Loop if PRESETS[DEFAULT].knobs.has_no_choice(loop)] == []
+    assert [loop for loop in Loop if PRESETS["greenserve_epochs"].knobs.has_no_choice(loop)] == []
+    assert [loop for loop in Loop if PRESETS["greenserve"].knobs.has_no_choice(loop)] == [Loop.SHARD]
+
+
+def test_new_services_get_greenserve():
+    assert DEFAULT == "greenserve"
 
 
 def test_request_policy_has_a_knob_for_each_field():

@@ -29,7 +29,7 @@ def test_keys_are_read_when_given():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"name": "fresh"}, "unknown 'fresh'; known: greenserve_epochs, greenserve, freesh, .*threshold"),
+        ({"name": "fresh"}, "unknown 'fresh'; known: greenserve, greenserve_epochs, freesh, .*threshold"),
         ({"name": "freesh", "alfa": 1.2}, "policy.alfa: unknown field; did you mean alpha"),
         ({"name": "freesh", "loops": ["scael"]}, "policy.loops: unknown 'scael'; known: carbon, scale, shard, clock"),
         ({"name": "threshold", "loops": ["carbon"]}, "policy.loops: unknown 'carbon'; known: scale, shard, clock"),

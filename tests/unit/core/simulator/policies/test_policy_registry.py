@@ -195,7 +195,7 @@ def test_names_of_before_mean_the_same(old, new):
         ({"name": "threshold", "pools": "two"}, "policy.pools: unknown 'two'; known: one, per_class"),
         ({"name": "retail", "clock": "throttle"}, "policy.clock: unknown 'throttle'; known: retail, fixed"),
         ({"name": "greenserve", "objective": "co2"}, "policy.objective: unknown 'co2'; known: carbon, energy, cost"),
-        ({"name": "epochs"}, "policy: unknown 'epochs'; known: greenserve_epochs, greenserve, freesh"),
+        ({"name": "epochs"}, "policy: unknown 'epochs'; known: greenserve, greenserve_epochs, freesh"),
     ],
 )
 def test_a_wrong_key_is_named_as_it_is_written(keys, message):
