@@ -294,14 +294,13 @@ def test_degrees_that_cannot_share_the_heads_are_neither_planned_nor_pinned_nor_
     assert any("fits on 1 of 1 nodes" in item.text for item in consequences.of(card))
     remedy = "8 GPUs cannot share 28 attention heads and 4 KV heads evenly; choose one of 1, 2, 4"
     until = timezone.now() + timedelta(hours=1)
+    pool = service.pools.get(request_class__partition__name="whole")
     with pytest.raises(ValidationError, match=remedy) as refused:
-        overrides.pin_workers(
-            operator, service.pools.get(request_class__partition__name="whole"), {f"{H100}/TP8": 1}, until, "a trial"
-        )
+        overrides.pin_workers(operator, pool, {f"{H100}/TP8": 1}, until, "a trial")
     assert "workers" in refused.value.message_dict
     profile = Profile(
         model_card=card,
-        request_class=RequestClass.objects.get(),
+        request_class=pool.request_class,
         gpu_type=H100,
         tp=8,
         max_rps=1.0,
