@@ -79,6 +79,7 @@ def set_up(api: Fleet) -> str | None:
         "model_card": "Llama3-8B",
         "partition": "short-long",
         "partitions": ["short-long"],
+        "knobs": {"partition": "short-long"},  # else the default policy serves all requests as one class
         "expected_rps": 1.0,
         "expected_prompt_tokens": 500,
         "expected_output_tokens": 200,

@@ -39,7 +39,7 @@ services:
     expected_rps: 1
     expected_prompt_tokens: 500
     expected_output_tokens: 200
-    knobs: {clock: fixed}
+    knobs: {clock: fixed, partition: short-long}
 tenants:
   team: {label: Team}
 classes:
@@ -135,7 +135,7 @@ def test_fleet_is_made_from_nothing_and_a_second_plan_is_empty(api: Client) -> N
     assert Gpu.objects.count() == 2
     service = Service.objects.get()
     assert (service.knobs, list(service.partitions.values_list("name", flat=True))) == (
-        {"clock": "fixed"},
+        {"clock": "fixed", "partition": "short-long"},
         ["short-long"],
     )
     warm = {f"{pool.request_class}": pool.warm for pool in Pool.objects.select_related("request_class__partition")}
@@ -162,7 +162,10 @@ def test_only_what_differs_is_changed_when_a_file_changes(api: Client) -> None:
     found = {one.name: (one.old, one.new) for change in plan.changes for one in change.fields}
     assert found == {"pue": ("1.2", "1.15"), "power_cap_w": ("none", "50000"), "knobs.tp": ("", "2")}
     assert carry_out(api, plan, lambda change: None).error == ""
-    assert (Site.objects.get().pue, Service.objects.get().knobs) == (1.15, {"clock": "fixed", "tp": 2})
+    assert (Site.objects.get().pue, Service.objects.get().knobs) == (
+        1.15,
+        {"clock": "fixed", "tp": 2, "partition": "short-long"},
+    )
     assert AuditEntry.objects.count() == entries + 2
     assert planned(api, changed).changes == ()
 
