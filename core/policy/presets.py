@@ -99,6 +99,7 @@ _DYNAMOLLM = replace(
     shadow=True,
     clock="profile",
     clock_period_s=5.0,
+    clock_floor="voltage",  # for what comes within a period; in no table of the paper least energy is below 1.2 GHz
     route="least_energy",
     emergencies=True,
 )
