@@ -22,6 +22,7 @@ from core.compiled import compiled
 from core.engine.compiled_model import F_MAX, iteration
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 FLIGHT = np.dtype(  # what an instance is at: from when to when, how long it takes at the top clock, in how many chunks
     [
         ("begun_s", np.float64),
@@ -116,12 +117,33 @@ def prefill_s(c: Floats, tokens: Floats, chunk: float, decodes: float, context: 
 
 
 @compiled
+def place_of(tokens: float, lengths: int) -> tuple[int, float]:
+    """Returns where a prompt lies among the first `lengths` of `TOKENS`: the last that is no longer, and how far it is
+    on the way to the next, from 0 to 1 (more beyond them)."""
+    half, doublings = math.frexp(max(tokens, 1.0))  # tokens are 2 half 2^(doublings - 1)
+    below = min(2 * (doublings - 1) + int(half >= 0.5**0.5), lengths - 2)
+    return below, max(0.0, (tokens / TOKENS[below] - 1.0) / (2.0**0.5 - 1.0))
+
+
+@compiled
+def places_of(tokens: Floats, lengths: int) -> tuple[Ints, Floats]:
+    """Returns `place_of` of each prompt, both (requests,); `tokens` is (requests,) too."""
+    below, x = np.empty(tokens.size, np.int64), np.empty(tokens.size)
+    for k in range(tokens.size):
+        below[k], x[k] = place_of(tokens[k], lengths)
+    return below, x
+
+
+@compiled
 def between(table_s: Floats, answers_per_row: float, answers: float, tokens: float) -> float:
     """Returns the seconds of a prefill of so many tokens beside so many answers, on lines between those in the table,
     (answers, lengths)."""
-    below = max(0, min(int(2.0 * np.log2(max(tokens, 1.0))), table_s.shape[1] - 2))
-    first = 2.0 ** (below / 2.0)
-    x = max(0.0, (tokens / first - 1.0) / (2.0**0.5 - 1.0))
+    return at_place(table_s, answers_per_row, answers, *place_of(tokens, table_s.shape[1]))
+
+
+@compiled
+def at_place(table_s: Floats, answers_per_row: float, answers: float, below: int, x: float) -> float:
+    """Returns what `between` does for a prompt whose `place_of` is known; `table_s` is (answers, lengths)."""
     y = answers / answers_per_row
     row = min(int(y), table_s.shape[0] - 2)
     y -= row
@@ -134,7 +156,10 @@ def between(table_s: Floats, answers_per_row: float, answers: float, tokens: flo
 def hurried_s(flight: Any, now_s: float) -> tuple[float, float]:
     """Returns when the chunk in flight of a prefill, of FLIGHT, ends, and when all of it does if it goes on at the top
     clock."""
-    each_s = (flight["ends_s"] - flight["begun_s"]) / flight["chunks"]
+    all_s = flight["ends_s"] - flight["begun_s"]
+    if flight["chunks"] == 1.0 and now_s >= flight["begun_s"]:  # most of them, without a division
+        return flight["begun_s"] + all_s, flight["begun_s"] + all_s
+    each_s = all_s / flight["chunks"]
     gone = min(flight["chunks"], np.floor((now_s - flight["begun_s"]) / each_s) + 1.0)
     chunk_s = flight["begun_s"] + gone * each_s
     return chunk_s, chunk_s + (flight["chunks"] - gone) * flight["top_s"] / flight["chunks"]
@@ -182,13 +207,34 @@ def take_in(
 
 
 @compiled
+def soonest(flights: Any, now_s: float, table_s: Floats, answers_per_row: float, answers: float) -> int:
+    """Returns the instance that is done first with the prompts that it has; the first that has none, if there is one.
+
+    `flights` is of FLIGHT, (instances,); `table_s` of `between`, (answers, lengths).
+    """
+    for i in range(flights.size):
+        if flights[i]["ends_s"] <= now_s:
+            return i
+    best, best_s = 0, np.inf
+    for i in range(flights.size):
+        free_s = hurried_s(flights[i], now_s)[1]
+        if flights[i]["waiting"] > 0.0:
+            free_s += between(table_s, answers_per_row, answers, flights[i]["waiting"])
+        if free_s < best_s:
+            best, best_s = i, free_s
+    return best
+
+
+@compiled
 def late(
     at_s: Floats,
     tokens: Floats,
+    below: Ints,
+    x: Floats,
     limit_s: Floats,
+    before: Ints,
     table_s: Floats,
     answers_per_row: float,
-    answer_s: float,
     tpot_s: float,
     largest: float,
     chunk: float,
@@ -206,44 +252,37 @@ def late(
 
     Args:
         at_s, tokens, limit_s: Of each request, in order: when it comes, its prompt, the limit of its TTFT; (requests,).
+        below, x: `places_of` the prompts, (requests,).
+        before: Requests before each one whose answers are under way then, at the limit on the time between their
+            tokens; (requests,).
         table_s: Of `between`, (answers, lengths); `answers_per_row` more in each row.
-        answer_s: How long an answer is under way at the limit on the time between its tokens.
         tpot_s: The limit on the time between tokens; the longest iteration that is under way when a request comes.
         largest: Answers that an engine has under way at most; where more come it must be done with them sooner.
         chunk: Tokens of a prompt in an iteration at most.
     """
     flights, waits = np.zeros(instances, FLIGHT), np.zeros((instances, MOST_WAITING), WAITS)
     counts = np.zeros(instances, np.int64)
-    late_ones, oldest, answers = 0, 0, 0.0
+    late_ones, holding, answers = 0, 0, 0.0  # holding: instances at which prompts wait
     for k in range(at_s.size):
-        now_s = at_s[k]
-        while at_s[oldest] < now_s - answer_s:
-            oldest += 1
-        came = (k - oldest) / instances
+        now_s, came = at_s[k], before[k] / instances
         share = min(1.0, 1.0 / (SPARE + came / largest)) if ttft_share > 0.0 else 1.0
         answers = min(came * share, largest)
-        best, best_s = 0, np.inf
-        for i in range(instances):
-            free_s = now_s
+        for i in range(instances if holding > 0 else 0):
             if counts[i] > 0:
                 counts[i], more = take_in(
                     flights[i], waits[i], counts[i], now_s, table_s, answers_per_row, answers, chunk
                 )
                 late_ones += more
-            if flights[i]["ends_s"] > now_s:
-                free_s = hurried_s(flights[i], now_s)[1]
-                if counts[i] > 0:
-                    free_s += between(table_s, answers_per_row, answers, flights[i]["waiting"])
-            if free_s < best_s:
-                best, best_s = i, free_s
+                holding -= counts[i] == 0
+        best = soonest(flights, now_s, table_s, answers_per_row, answers)
         most_answers = min(came, largest)
         each_s = tpot_s * most_answers / came if came > 0.0 else tpot_s
         due_s = now_s + limit_s[k]
-        if between(table_s, answers_per_row, most_answers, 1.0) > each_s:
+        if at_place(table_s, answers_per_row, most_answers, 0, 0.0) > each_s:
             late_ones += 1
             due_s = np.inf  # it is late once
         f = flights[best]
-        own_s = between(table_s, answers_per_row, answers, tokens[k])
+        own_s = at_place(table_s, answers_per_row, answers, below[k], x[k])
         if f["ends_s"] <= now_s:  # nothing to take in
             f["begun_s"] = now_s + (tpot_s * share * ((k * PHASE) % 1.0) if answers > 0.0 else 0.0)
             f["top_s"], f["chunks"], f["tokens"], f["due_s"] = own_s, np.ceil(tokens[k] / chunk), tokens[k], due_s
@@ -270,6 +309,7 @@ def late(
                 late_ones += 1
             else:
                 waits[best, counts[best]]["tokens"], waits[best, counts[best]]["due_s"] = tokens[k], due_s
+                holding += counts[best] == 0
                 counts[best] += 1
                 f["waiting"] += tokens[k]
         if late_ones > most:
@@ -282,36 +322,49 @@ def late(
 def alone_s(c: Floats, prompt_tokens: Floats, chunk_tokens: int) -> Floats:
     """Returns the seconds of each prompt by itself at the top clock, both (requests,), in chunks of at most
     `chunk_tokens`; `c` has the costs, (costs,)."""
-    timed = prefill_s(c, TOKENS, float(chunk_tokens), 0.0, 0.0)
-    found: Floats = np.interp(prompt_tokens, TOKENS, timed)
+    lengths = _lengths(prompt_tokens)
+    found: Floats = np.interp(prompt_tokens, lengths, prefill_s(c, lengths, float(chunk_tokens), 0.0, 0.0))
     return found
 
 
-class Replay:
-    """The requests that came, coming again on instances of a kind.
+def _lengths(prompt_tokens: Floats) -> Floats:
+    """Returns those of `TOKENS` that the prompts, (requests,), lie between."""
+    return TOKENS[: 2 + int(np.searchsorted(TOKENS, float(prompt_tokens.max(initial=1.0))))]
 
-    A request that is late on whatever there is, by itself, is not counted.
+
+class Again:
+    """The requests that came, as they come again on whatever kind of instance.
+
+    A request that is late on all of them, by itself, is not counted.
+
+    Args:
+        nearer: How many times as fast the requests are to come.
+        least_s: What each prompt takes by itself on the fastest kind of instance (`alone_s`), (requests,).
+    """
+
+    def __init__(self, seen: Arrivals, load: EngineLoad, nearer: float, least_s: Floats) -> None:
+        at_s = (seen.at_s - seen.at_s[0]) / nearer
+        before = np.arange(at_s.size) - np.searchsorted(at_s, at_s - load.answer_tokens * load.tpot_s)
+        limit_s = np.where(least_s > seen.limit_s, np.inf, seen.limit_s)
+        self.load, self.lengths, self.most_before = load, _lengths(seen.prompt_tokens), float(before.max())
+        places = places_of(seen.prompt_tokens, self.lengths.size)
+        self.requests = (at_s, seen.prompt_tokens, *places, limit_s, before)  # as `late` takes them
+
+
+class Replay:
+    """Requests that come again on instances of a kind.
 
     Args:
         c: Costs of an instance (`core.engine.compiled_model`), (costs,).
-        nearer: How many times as fast the requests are to come.
-        least_s: What each prompt takes by itself on the fastest kind of instance (`alone_s`), (requests,).
         largest: Answers under way at most.
     """
 
-    def __init__(
-        self, c: Floats, seen: Arrivals, load: EngineLoad, nearer: float, least_s: Floats, largest: float
-    ) -> None:
-        at_s = (seen.at_s - seen.at_s[0]) / nearer
-        answer_s = load.answer_tokens * load.tpot_s
-        under_way = float((np.arange(at_s.size) - np.searchsorted(at_s, at_s - answer_s)).max())
-        tokens = TOKENS[: 2 + int(np.searchsorted(TOKENS, float(seen.prompt_tokens.max())))]
-        chunk, each = float(load.chunk_tokens), max(1.0, min(under_way, largest) / (ANSWERS - 1))
+    def __init__(self, c: Floats, again: Again, largest: float) -> None:
+        load, chunk = again.load, float(again.load.chunk_tokens)
+        each = max(1.0, min(again.most_before, largest) / (ANSWERS - 1))
         beside = np.arange(ANSWERS) * each
-        table_s = np.array([prefill_s(c, tokens, chunk, n, n * load.context_tokens) for n in beside])
-        limit_s = np.where(least_s > seen.limit_s, np.inf, seen.limit_s)
-        pace = answer_s, load.tpot_s, largest, chunk, load.ttft_share
-        self._given = (at_s, seen.prompt_tokens, limit_s, table_s, each, *pace)
+        table_s = np.array([prefill_s(c, again.lengths, chunk, n, n * load.context_tokens) for n in beside])
+        self._given = (*again.requests, table_s, each, load.tpot_s, largest, chunk, load.ttft_share)
 
     def late_on(self, instances: int, most: float = math.inf) -> int:
         """Returns how many requests are late, or some number above `most`."""

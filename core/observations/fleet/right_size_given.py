@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from core.algorithms.fleet.arrival_replay import Arrivals, EngineLoad, Replay, allowed_late, alone_s
+from core.algorithms.fleet.arrival_replay import Again, Arrivals, EngineLoad, Replay, allowed_late, alone_s
 from core.algorithms.fleet.site_mix import Offer, SiteMode, in_time
 from core.controllers.fleet.error_budget import ErrorBudget, ErrorBudgetConfig
 from core.controllers.fleet.right_size import RightSizeObservation, ahead_rps
@@ -299,10 +299,8 @@ def least_instances(
     engines = {mode: engine_model(load.model, mode.gpu, mode.tp, load.engine) for mode in room}
     costs = {mode: model_row(engine) for mode, engine in engines.items()}
     least_s = np.min([alone_s(c, seen.prompt_tokens, does.chunk_tokens) for c in costs.values()], axis=0)
-    replays = {
-        mode: Replay(costs[mode], seen, does, nearer, least_s, load.largest_batch(engine))
-        for mode, engine in engines.items()
-    }
+    again = Again(seen, does, nearer, least_s)
+    replays = {mode: Replay(costs[mode], again, load.largest_batch(engine)) for mode, engine in engines.items()}
     late_share = min(LATE_SHARE, budget.share_left(seen.rps(now_s), BUDGET))
     allowed, most = allowed_late(seen.at_s.size, late_share), max(room.values())
     found = {mode: own.fewest(most, allowed) for mode, own in replays.items()}

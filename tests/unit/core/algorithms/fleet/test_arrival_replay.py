@@ -10,6 +10,7 @@ import pytest
 from core.algorithms.fleet.arrival_replay import (
     FLIGHT,
     TOKENS,
+    Again,
     Arrivals,
     EngineLoad,
     Replay,
@@ -17,6 +18,7 @@ from core.algorithms.fleet.arrival_replay import (
     alone_s,
     between,
     hurried_s,
+    place_of,
     prefill_s,
 )
 from core.engine.compiled_model import iteration, model_row
@@ -36,7 +38,7 @@ def heaps(size, count, tokens=4000.0, apart_s=60.0):
 
 
 def replay(seen, nearer=1.0, load=LOAD, largest=256.0):
-    return Replay(ROW, seen, load, nearer, alone_s(ROW, seen.prompt_tokens, load.chunk_tokens), largest)
+    return Replay(ROW, Again(seen, load, nearer, alone_s(ROW, seen.prompt_tokens, load.chunk_tokens)), largest)
 
 
 def least(seen, most=20, share=0.005, **given):
@@ -56,6 +58,15 @@ def test_times_between_those_of_the_table_lie_on_lines(tokens, answers):
     rows = [prefill_s(ROW, TOKENS[:28], 1024.0, n, n * 800.0) for n in (0.0, 100.0, 200.0)]
     exact = prefill_s(ROW, np.array([tokens]), 1024.0, answers, answers * 800.0)[0]
     assert between(np.array(rows), 100.0, answers, tokens) == pytest.approx(exact, rel=0.06)
+
+
+@pytest.mark.parametrize("tokens", [0.0, 1.0, 1.4, 1.5, 2.0, 3.0, 90.0, 1023.0, 1024.0, 1449.0, 30_000.0])
+def test_a_prompt_has_its_place_between_two_lengths(tokens):
+    below, share = place_of(tokens, 24)
+    expected = min(max(int(np.searchsorted(TOKENS, tokens, "right")) - 1, 0), 22)
+    assert below == expected
+    at = TOKENS[below] + share * (TOKENS[below + 1] - TOKENS[below])
+    assert at == pytest.approx(max(tokens, 1.0))
 
 
 def test_a_heap_needs_as_many_as_its_prompts_take_beside_each_other():
