@@ -43,13 +43,20 @@ class LoadProfile:
     def at(self, load_rps: Floats) -> tuple[Floats, Floats, Floats]:
         """Returns TTFT, TPOT and watts of each clock (rows) under each load (columns); infinite where it cannot keep
         up."""
-        shape = self.mhz.size, load_rps.size
-        ttft_s, tpot_s, watts = np.empty(shape), np.empty(shape), np.empty(shape)
-        for row, loads in enumerate(self.rps):
-            ttft_s[row] = np.interp(load_rps, loads, self.ttft_s[row], right=np.inf)
-            tpot_s[row] = np.interp(load_rps, loads, self.tpot_s[row], right=np.inf)
-            watts[row] = np.interp(load_rps, loads, self.watts[row], right=np.inf)
-        return ttft_s, tpot_s, watts
+        clock, last = np.arange(self.mhz.size)[:, None], self.rps.shape[1] - 1
+        level = np.maximum(np.count_nonzero(self.rps[:, None, :] <= load_rps[:, None], axis=2) - 1, 0)
+        after = np.minimum(level + 1, last)
+        beyond_rps = load_rps - self.rps[clock, level]
+        between = (beyond_rps > 0.0) & (level < last)
+        apart_rps = np.where(between, self.rps[clock, after] - self.rps[clock, level], 1.0)
+        too_much = load_rps > self.rps[:, -1:]
+
+        def of(values: Floats) -> Floats:  # as np.interp has it, for all clocks at once
+            here = values[clock, level]
+            slope = (values[clock, after] - here) / apart_rps
+            return np.where(too_much, np.inf, np.where(between, slope * beyond_rps + here, here))
+
+        return of(self.ttft_s), of(self.tpot_s), of(self.watts)
 
     def within(self, limits: Limits) -> Floats:
         """Returns the largest load of each clock that keeps TTFT and TPOT, on the lines; -1 where not even no load

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,16 @@ def test_lines_are_close_to_the_steady_state_when_in_between(mhz, share):
     assert ttft_s == pytest.approx(steady.ttft_s, rel=0.05)
     assert tpot_s == pytest.approx(steady.tpot_s, rel=0.05)
     assert watts == pytest.approx(steady.power_w, rel=0.01)
+
+
+def test_figures_lie_on_the_lines_between_levels_to_the_last_bit():
+    flat = replace(PROFILE, rps=np.maximum(PROFILE.rps, PROFILE.rps[:, 3:4] * (PROFILE.rps > 0.0)))  # levels alike
+    for profile in (PROFILE, flat, PROFILE.top()):
+        own = profile.rps.ravel()
+        loads = np.concatenate([own, 0.37 * own, np.nextafter(own, np.inf)])
+        for found, name in zip(profile.at(loads), ("ttft_s", "tpot_s", "watts"), strict=True):
+            lines = zip(profile.rps, getattr(profile, name), strict=True)
+            assert found.tolist() == [np.interp(loads, x, y, right=np.inf).tolist() for x, y in lines]
 
 
 def test_figures_are_infinite_when_the_instance_cannot_keep_up():
