@@ -34,6 +34,8 @@ _ROOM = 1.5  # for load, where a limit is too narrow for any
 _EPS = 1e-9
 _LEAST_G_PER_KWH = 1.0  # where power is free of carbon, or better, less of it is still better
 _ANY_RPS = 1e-6  # without traffic somebody is to be there all the same
+_SHARES = np.arange(UNITS + 1) / UNITS
+_USED = np.linspace(0.0, 1.0, _LEVELS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,31 +180,33 @@ def best_mix(
     shares = _shared(tables, rps, need_rps, kept)
     if shares is None:
         return None
-    parts = [
-        part for table, units in zip(tables, shares, strict=True) for part in table.parts(units, rps, need_rps, kept)
-    ]
-    return Mix(tuple(parts), short or late or sum(shares) < UNITS)
+    parts = [part for table, own in zip(tables, shares, strict=True) for part in table.parts(*own, rps)]
+    return Mix(tuple(parts), short or late or sum(units for units, _ in shares) < UNITS)
 
 
-def _shared(tables: Sequence[_Table], rps: float, need_rps: float, kept: float) -> list[int] | None:
-    """Returns the parts of the load of each site, by min-plus convolution; all `UNITS` of them, or as many as can be
-    placed."""
-    if len(tables) == 1 and tables[0].cheapest(UNITS, rps, need_rps, kept) is not None:
-        return [UNITS]
+def _shared(tables: Sequence[_Table], rps: float, need_rps: float, kept: float) -> list[tuple[int, int]] | None:
+    """Returns the parts of the load of each site and its layout, by min-plus convolution; all `UNITS` of them, or as
+    many as can be placed."""
+    if len(tables) == 1:
+        row = tables[0].cheapest(rps, need_rps, kept)
+        if row is not None:
+            return [(UNITS, row)]
     back = np.arange(UNITS + 1)[:, None] - np.arange(UNITS + 1)[None, :]
     total = np.where(np.arange(UNITS + 1) == 0, 0.0, np.inf)
-    taken: list[Ints] = []
+    taken: list[tuple[Ints, Ints]] = []
     for table in tables:
-        sums = np.where(back >= 0, total[np.maximum(back, 0)], np.inf) + table.costs(rps, need_rps, kept)[None, :]
-        taken.append(np.argmin(sums, axis=1))
+        rows, costs = table.by_units(rps, need_rps, kept)
+        sums = np.where(back >= 0, total[np.maximum(back, 0)], np.inf) + costs[None, :]
+        taken.append((np.argmin(sums, axis=1), rows))
         total = np.min(sums, axis=1)
     reached = np.flatnonzero(np.isfinite(total))
     if not reached.size:
         return None
     left, shares = int(reached[-1]), []
-    for own in reversed(taken):
-        shares.append(int(own[left]))
-        left -= shares[-1]
+    for own, rows in reversed(taken):
+        units = int(own[left])
+        shares.append((units, int(rows[units])))
+        left -= units
     return shares[::-1]
 
 
@@ -252,16 +256,15 @@ class _Table:
         self._keeps = self._counts @ keeps
         self.keeps = float(self._keeps.max())
 
-    def costs(self, rps: float, need_rps: float, kept: float) -> Floats:
-        """Returns the cost of 0 to `UNITS` parts of the load, (UNITS + 1,); infinite where no layout carries them."""
-        shares = np.arange(UNITS + 1) / UNITS
-        found: Floats = self._costs(rps * shares, need_rps * shares, kept * shares).min(axis=0)
-        return found
+    def by_units(self, rps: float, need_rps: float, kept: float) -> tuple[Ints, Floats]:
+        """Returns the layouts that carry 0 to `UNITS` parts of the load, and what they cost, both (UNITS + 1,);
+        infinite where no layout carries them."""
+        costs = self._costs(rps * _SHARES, need_rps * _SHARES, kept * _SHARES)
+        return costs.argmin(axis=0), costs.min(axis=0)
 
-    def cheapest(self, units: int, rps: float, need_rps: float, kept: float) -> int | None:
-        """Returns the layout that carries so many parts; None: there is none."""
-        share = np.array([units / UNITS])
-        costs = self._costs(rps * share, need_rps * share, kept * share)[:, 0]
+    def cheapest(self, rps: float, need_rps: float, kept: float) -> int | None:
+        """Returns the layout that carries the whole load; None: there is none."""
+        costs = self._costs(np.array([rps]), np.array([need_rps]), np.array([kept]))[:, 0]
         best = int(np.argmin(costs))
         return best if np.isfinite(costs[best]) else None
 
@@ -269,16 +272,14 @@ class _Table:
         """Returns the cost of each layout at each load, (layouts, loads)."""
         carries = self._carries[:, None]
         used = np.divide(loads_rps, carries, out=np.zeros((len(carries), loads_rps.size)), where=carries > 0.0)
-        grid = np.linspace(0.0, 1.0, _LEVELS)
         watts = np.zeros_like(used)
         for counts, curve in zip(self._counts.T, self._curves, strict=True):
-            watts += counts[:, None] * np.interp(used, grid, curve.watts)
+            watts += counts[:, None] * np.interp(used, _USED, curve.watts)
         enough = (carries >= need_rps * (1.0 - _EPS)) & (self._keeps[:, None] >= kept * (1.0 - _EPS))
         return np.where(enough, watts * self._offers[0].per_watt, np.inf)
 
-    def parts(self, units: int, rps: float, need_rps: float, kept: float) -> list[Part]:
-        row = self.cheapest(units, rps, need_rps, kept)
-        assert row is not None  # the share was found among them
+    def parts(self, units: int, row: int, rps: float) -> list[Part]:
+        """Returns the instances of a layout under so many parts of the load."""
         used = rps * units / UNITS / self._carries[row] if self._carries[row] else 0.0
         parts = []
         for offer, curve, count in zip(self._offers, self._curves, self._counts[row].tolist(), strict=True):
