@@ -366,8 +366,11 @@ class CompiledWorld:
 
     def _ended(self, now_s: float) -> Floats:
         since_s = 0.0 if self._asked_s is None else self._asked_s
-        rows = np.concatenate([*self._given, self._state.req])
-        rows = rows[(rows["status"] == kernel.DONE) & (rows["finish_s"] > since_s) & (rows["finish_s"] <= now_s)]
+        found = []
+        for block in (*self._given, self._state.req):  # few of each ended since, and a row is long
+            ended = block[(block["finish_s"] > since_s) & (block["finish_s"] <= now_s)]
+            found.append(ended[ended["status"] == kernel.DONE])
+        rows = np.concatenate(found)
         self._asked_s, self._given = now_s, []
         first_s, finish_s, gaps = rows["first_token_s"], rows["finish_s"], rows["output"] - 1.0
         tpot_s = (finish_s - first_s) / np.where(gaps > 0.0, gaps, np.nan)
