@@ -9,7 +9,13 @@ import argparse
 import json
 from typing import Any
 
-from benchmarks import controllers_dynamollm, controllers_freesh, controllers_muserve_dynaserve, controllers_throttllem
+from benchmarks import (
+    controllers_dynamollm,
+    controllers_freesh,
+    controllers_greenserve,
+    controllers_muserve_dynaserve,
+    controllers_throttllem,
+)
 
 # What -> (figure in the parts' results, asked at most in ms, the paper's own figure)
 ASKED = {
@@ -32,6 +38,8 @@ ASKED = {
     "LLF over 10,000 queued, a tick": ("freesh.freesh_llf_line_10000_queued.p50_ms", 1.0, "5 ms"),
     "split decision": ("other.dynaserve_split_128_running_8_waiting.p50_us", 0.2, "14 to 17 ms"),
     "MIAD for 1,000 GPUs": ("freesh.freesh_miad_1000_gpus.p50_ms", 1.0, "20 ms"),
+    "GreenServe's scale turn, 20 instances, 8,192 requests": ("greenserve.scale_turn_20_instances.p50_ms", 5.0, ""),
+    "GreenServe's clocks for 1,000 GPUs in instances of 8": ("greenserve.clocks_1000_gpus.p50_ms", 1.0, ""),
 }
 
 
@@ -40,6 +48,7 @@ def measure() -> dict[str, Any]:
         "freesh": controllers_freesh.timings(),
         "dynamollm": controllers_dynamollm.measure(),
         "throttllem": controllers_throttllem.run(),
+        "greenserve": controllers_greenserve.timings(),
         "other": controllers_muserve_dynaserve.timings(),
     }
 

@@ -81,6 +81,7 @@ def main() -> None:
         "peak_mb": memory_mb,
         "eight_replicas_wall_s": wall_s(eight, requests, REPEATS),
         "threshold_wall_s": wall_s(scenario, requests, 3, policy="threshold"),
+        "greenserve_wall_s": wall_s(scenario, requests, 3, policy="greenserve"),
         "scaling": scaling(scenario, (1, 4, 16)),
     }
     if "--week" in sys.argv:
