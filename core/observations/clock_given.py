@@ -18,7 +18,7 @@ from core.engine.engine_params import GpuParams
 from core.engine.iteration import Totals
 from core.engine.load_profile import CLOCK_STEP_MHZ, LOWEST_MHZ, Floats, LoadProfile, clocks
 from core.observations.demand.class_arrivals import STRETCH_S
-from core.observations.limits import LONG_ANSWER, at_factor, class_limits, left_for_tokens_s, planned
+from core.observations.limits import at_factor, class_limits, left_for_tokens_s, planned
 from core.observations.mode_profile import Lengths
 from core.observations.request.request_configs import TBT_S
 from core.policy.knobs import Knobs
@@ -65,13 +65,16 @@ def tighter(one: Limits, other: Limits) -> Limits:
     return Limits(*(min((limit_s for limit_s in pair if limit_s is not None), default=None) for pair in pairs))
 
 
-def pace_limits(limits: Limits, lengths: Lengths, ttft_share: float, tpot_share: float) -> Limits:
+def pace_limits(limits: Limits, long_tokens: float, ttft_share: float, tpot_share: float) -> Limits:
     """Returns what a clock by deadlines keeps of a class's limits.
 
     A limit on E2E is one on TPOT, for a long answer. Without either the time between tokens is limited to
     throttLL'eM's 0.2 s (V-A): a service without an objective is to be served all the same.
+
+    Args:
+        long_tokens: Of a long answer.
     """
-    both = limits.tpot_s, left_for_tokens_s(limits, LONG_ANSWER * lengths.output_tokens)
+    both = limits.tpot_s, left_for_tokens_s(limits, long_tokens)
     tpots_s = [own for own in both if own is not None]
     return planned(Limits(limits.ttft_s, min(tpots_s, default=TBT_S)), ttft_share, tpot_share)
 

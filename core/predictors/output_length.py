@@ -18,6 +18,7 @@ TENANT_BUCKETS = 2048
 # Outputs a service needs before its history is trusted over the prior: the short answers of the first requests end
 # before the long ones, so that a younger history would predict too little.
 WARM_UP = 64
+LONG_SHARE = 0.99  # of answers that are shorter than a long one
 
 # Whose outputs a bucket holds: service, tenant (None: all) and octave of the prompt's length (None: all).
 Bucket = tuple[str, int | None, int | None]
@@ -98,6 +99,13 @@ class HistoryQuantilePredictor:
                 return None
             self._said[key] = predicted
         return predicted if max_tokens is None else max(1, min(predicted, max_tokens))
+
+    def long(self, service: str, prompt_tokens: int, features: RequestFeatures | None = None) -> int | None:
+        """Returns the output tokens that one of a hundred requests like this one exceeds; None: there is no history."""
+        whole = self._history.get((service, None))
+        if whole is None or len(whole) < WARM_UP:
+            return None
+        return max(1, self._like(service, prompt_tokens.bit_length(), features, whole).quantile(LONG_SHARE))
 
     def _quantile_like(self, service: str, octave: int, features: RequestFeatures | None) -> int | None:
         whole = self._history.get((service, None))

@@ -21,7 +21,6 @@ from core.controllers.request.routing import Choice
 from core.engine.engine_model import engine_model
 from core.engine.iteration import Totals
 from core.observations.clock_given import pace_limits
-from core.observations.mode_profile import Lengths
 from core.ports import EngineLimits
 from core.simulator.kernel.driver import simulate
 from core.simulator.kernel.kernel import LOOK_S, SEGMENT_COLUMNS
@@ -86,7 +85,7 @@ class Stretch:
 
 def simulated(own: Load) -> tuple[list[Stretch], np.ndarray]:
     """Returns the stretches of one simulated instance, and when each request had its first token."""
-    kept = pace_limits(own.limits, Lengths(500.0, 100.0), *SHARES)  # as the policy's builder makes it of a class
+    kept = pace_limits(own.limits, 100.0, *SHARES)  # as the policy's builder makes it of a class
     spec = InstanceSpec("i0", *KIND[:3], TOP, engine=KIND[3], max_sequences=own.seats, pacing=Pacing(FLOOR, STEP))
     fleet = FleetSpec((spec,), (PoolSpec("all", (0,), "least_backlog"),), cell_limits=(kept,))
     ran = simulate(fleet, load(own.arrival_s, own.prompts, own.outputs), keep_segments=100_000)
@@ -200,7 +199,7 @@ def test_gateways_ask_for_the_clock_that_simulated_instances_have(own: Load) -> 
 @pytest.mark.parametrize(
     ("own", "name", "changed"),
     [
-        (CLOSE, "pace_limits", lambda own: lambda limits, lengths, *_: own(limits, lengths, 0.6, 0.6)),
+        (CLOSE, "pace_limits", lambda own: lambda limits, long, *_: own(limits, long, 0.6, 0.6)),
         (FULL, "left_of_limits", lambda own: lambda cache, seats, answers: 1.0),
     ],
     ids=["limits", "pressure"],

@@ -112,7 +112,7 @@ class Gateway:
             rank, prompt, output = request(n)
             asked = Request(b"POST", COMPLETIONS.path, {}, b"", keep_alive=True)
             call = Call(asked, self.fleet.services["chat"], key("secret", 1), COMPLETIONS, stream=True)
-            call.classified = Classified(prompt, True, output, "history", FOUR[rank].name)
+            call.classified = Classified(prompt, True, output, "history", FOUR[rank].name, output)
             slot = self.dispatcher.place_now(call)
             assert slot is not None
             found.append(int(slot.instance.uid))

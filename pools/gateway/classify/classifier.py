@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from core.observations.limits import LONG_ANSWER
 from core.policy.request_classes import ClassBounds, ClassGrid
 from core.ports import RequestFeatures
 from core.predictors.boosted_lengths import BoostedLengthPredictor
@@ -54,7 +55,8 @@ LESSONS_PER_S, LESSONS_AT_ONCE = 50.0, 500.0
 
 @dataclass(slots=True)
 class Classified:
-    """Lengths are totals over a request's answers. `class_name` None: the service has no classes (yet).
+    """Lengths are totals over a request's answers. `class_name` None: the service has no classes (yet). `long_tokens`:
+    what one answer of a hundred exceeds.
 
     `exact`: the prompt's tokens were counted, not estimated. `near_border`: the estimate may well lie in another class
     than the true count, which can be had.
@@ -65,6 +67,7 @@ class Classified:
     predicted_tokens: int
     source: str
     class_name: str | None
+    long_tokens: int
     near_border: bool = False
 
 
@@ -257,14 +260,16 @@ class Classifier:
                 if found is not None:
                     expected, source = found, trusted
                     break
-        most = features.max_tokens
-        if most is not None and expected > most:
+        long = self._history.long(service.name, prompt_tokens, features) or round(LONG_ANSWER * expected)
+        most = max(1, service.max_model_len - prompt_tokens)
+        if features.max_tokens is not None:
+            most = min(most, features.max_tokens)
+        if expected > most:
             expected, source = most, BOUND
-        if expected + prompt_tokens > service.max_model_len and expected > 1:
-            expected, source = max(1, service.max_model_len - prompt_tokens), BOUND
+        long = min(most, max(expected, long)) * features.sequences
         # Classes are of a single answer's length: the engine generates several side by side.
         name = self._grid(service).name(prompt_tokens, expected) if service.classes else None
-        return Classified(prompt_tokens, exact, expected * features.sequences, source, name, near)
+        return Classified(prompt_tokens, exact, expected * features.sequences, source, name, long, near)
 
     def _grid(self, service: ServiceView) -> ClassGrid:
         grid = self._grids.get(service.name)

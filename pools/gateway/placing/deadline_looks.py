@@ -19,7 +19,6 @@ from core.engine.corrections import configuration
 from core.engine.engine_model import engine_model
 from core.engine.measured import Basis, basis
 from core.observations.clock_given import least_mhz, pace_limits
-from core.observations.mode_profile import Lengths
 from core.ports import EngineLimits
 from core.types import Effects
 
@@ -156,7 +155,8 @@ def _ahead_s(slot: Slot, generated: int, tpot_s: float, now_s: float) -> float:
 def _pace(service: Service, slot: Slot) -> Pace:
     """Returns the limits of a call there: the network's round trip is part of every TTFT."""
     call, policy = slot.call, service.policy
-    lengths = Lengths(float(call.prompt_tokens or 1), float(call.predicted_tokens or 1))
-    limits = pace_limits(call.limits(service), lengths, policy.clock_ttft_share, policy.clock_tpot_share)
+    limits = pace_limits(
+        call.limits(service), float(call.long_tokens or 1), policy.clock_ttft_share, policy.clock_tpot_share
+    )
     due_s = math.inf if limits.ttft_s is None else call.request.received_s + limits.ttft_s - slot.instance.rtt_s
     return Pace(due_s, math.inf if limits.tpot_s is None else limits.tpot_s)

@@ -63,6 +63,11 @@ class Call:
         return None if self.classified is None else self.classified.predicted_tokens
 
     @property
+    def long_tokens(self) -> int | None:
+        """What its answer will hardly exceed."""
+        return None if self.classified is None else self.classified.long_tokens
+
+    @property
     def class_name(self) -> str | None:
         return None if self.classified is None else self.classified.class_name
 

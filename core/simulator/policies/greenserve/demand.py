@@ -25,6 +25,7 @@ from core.observations.fleet.right_size_given import (
     load_rps,
 )
 from core.observations.fleet.site_room import room
+from core.observations.limits import LONG_ANSWER
 from core.observations.mode_profile import Lengths, mean_context
 from core.policy.knobs import WHOLE
 from core.simulator.kernel.commands import STRETCH_S, FleetView
@@ -101,7 +102,7 @@ class ServiceDemand:
         """The limits that clocks by deadlines keep, by cell."""
         c = self.config
         of = [
-            pace_limits(info.limits, own, c.clock_wait_share, c.clock_margin)
+            pace_limits(info.limits, LONG_ANSWER * own.output_tokens, c.clock_wait_share, c.clock_margin)
             for info, own in zip(self._classes, self._seen.classes, strict=True)
         ]
         return {cell: of[number] for cell, number in self._class_of_cell.items()}

@@ -16,7 +16,6 @@ from core.observations.clock_given import (
     pace_limits,
     taken_in,
 )
-from core.observations.mode_profile import Lengths
 from core.policy.presets import PRESETS, policy
 from core.types import ClockObservation, Limits
 
@@ -105,10 +104,10 @@ def test_rate_of_a_lull_is_that_of_the_memory() -> None:
     ("limits", "tpot_s"),
     [
         (Limits(1.0, 0.1), 0.08),
-        (Limits(1.0, 0.1, 31.0), 0.8 * 30.0 / 800.0),  # a long answer has four times 200 tokens
+        (Limits(1.0, 0.1, 31.0), 0.8 * 30.0 / 800.0),
         (Limits(None, 0.1, 600.0), 0.08),
         (Limits(1.0), 0.8 * 0.2),
     ],
 )
 def test_a_limit_on_e2e_is_one_on_tpot_for_a_long_answer(limits: Limits, tpot_s: float) -> None:
-    assert pace_limits(limits, Lengths(1000.0, 200.0), 0.7, 0.8).tpot_s == pytest.approx(tpot_s)
+    assert pace_limits(limits, 800.0, 0.7, 0.8).tpot_s == pytest.approx(tpot_s)

@@ -31,7 +31,7 @@ def ended() -> tuple[Call, Ending]:
     request = Request(b"POST", CHAT.path, {b"traceparent": TRACEPARENT}, b"{}", True)
     request.received_s, request.started_at_s = 100.0, 1_700_000_000.0
     call = Call(request, Service(entry), key, CHAT, stream=True, lost=True, queue_s=0.25, max_tokens=77)
-    call.classified = Classified(301, False, 55, "history", "LS")
+    call.classified = Classified(301, False, 55, "history", "LS", 220)
     call.own_limits = Limits(0.5, 0.05, None)
     meter = SseMeter(window_end_s=104.0, strip_usage=False)
     for at_s in (102.0, 103.0, 105.0):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from core.observations.limits import LONG_ANSWER
 from core.ports import PermanentError, RequestFeatures
 from core.predictors.boosted_lengths import RETRAIN_AFTER, BoostedLengthPredictor, LengthTrees
 from core.predictors.output_length import PRIOR_OUTPUT_TOKENS, WARM_UP
@@ -52,6 +53,19 @@ def ended(
     )  # fmt: skip
     classifier.learn(row, features, guess)
     return guess
+
+
+def test_a_long_answer_is_what_one_of_a_hundred_exceeds() -> None:
+    classifier = Classifier()
+    unknown = classifier.classify(SERVICE, ASKED)
+    assert unknown.long_tokens == LONG_ANSWER * PRIOR_OUTPUT_TOKENS
+    for output in [*range(1, 201)] * 2:
+        ended(classifier, replace(ASKED, digest=None), output)
+    known = classifier.classify(SERVICE, ASKED)
+    assert known.long_tokens == 199
+    assert known.predicted_tokens < 199
+    assert classifier.classify(SERVICE, replace(ASKED, max_tokens=150)).long_tokens == 150
+    assert classifier.classify(SERVICE, replace(ASKED, sequences=2)).long_tokens == 398
 
 
 # -- classes and sources -----------------------------------------------------------------------------

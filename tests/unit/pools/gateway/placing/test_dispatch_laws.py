@@ -81,7 +81,7 @@ class House:
         class_name = fields.pop("class_name", "LL")
         fields.setdefault("stream", True)
         call = Call(request, self.view.services[MODEL], owner, COMPLETIONS, **fields)
-        call.classified = Classified(prompt, True, predicted, "history", class_name)
+        call.classified = Classified(prompt, True, predicted, "history", class_name, predicted)
         return call
 
     async def come(self, call: Call, tried: Sequence[str] = ()) -> Guest:
