@@ -25,6 +25,7 @@ from pools.simnode.engine.side_channel import KvLinks
 from pools.simnode.gpus import GpuBank
 from pools.simnode.node import SimNode
 from tests.fakes.meter_points import MeterPoint, split_intervals
+from tests.representatives import first
 
 MODEL = "Llama3-8B"
 A100 = gpu("A100-80GB")
@@ -104,7 +105,7 @@ def body(**fields: Any) -> dict[str, Any]:
 # -- splits ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("split", [1, 7, 19])
+@pytest.mark.parametrize("split", first(1, [7, 1, 19], "split elsewhere"))
 async def test_two_engines_write_what_one_would_when_a_request_is_split(node: Node, split: int) -> None:
     first, second = await node.start("a", 0), await node.start("b", 1)
     whole = await node.complete(second)

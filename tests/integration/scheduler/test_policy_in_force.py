@@ -62,7 +62,7 @@ def clocks(at: datetime) -> Iterator[tuple[str, bool, float | None]]:
             yield item.clock.policy, item.clock.advise, item.clock.floor_mhz
 
 
-@few("greenserve", "dynamollm")
+@few("greenserve")
 def test_messages_are_the_same_byte_for_byte_when_control_mode_and_configured_policy_change(
     service: Service, operator: Actor, now: datetime, name: str
 ) -> None:

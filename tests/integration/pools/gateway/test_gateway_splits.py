@@ -19,6 +19,7 @@ from pools.gateway.server import Config, GatewayServer
 from tests.fakes.fleet import MODEL, SECRET, FakeFleet
 from tests.integration.pools.test_simnode_abilities import MODEL as ENGINE_MODEL
 from tests.integration.pools.test_simnode_abilities import Node
+from tests.representatives import first
 
 AUTH = {"Authorization": f"Bearer {SECRET}"}
 
@@ -118,7 +119,7 @@ PROMPTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("split", ["prompt", "any"])
+@pytest.mark.parametrize("split", first(1, ["any", "prompt"], "as at any token"))
 @pytest.mark.parametrize(
     ("path", "prompt"), [*PROMPTS[1:], pytest.param(*PROMPTS[0], marks=pytest.mark.slow("as others"))]
 )
