@@ -40,7 +40,7 @@ class ErrorBudgetConfig:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBudget:
-    """What has ended and what of it was late, each weighted by its age for each of WINDOWS_S; and the head-room.
+    """Counts what has ended and what of it was late, weighted by its age for each of WINDOWS_S; holds the head-room.
 
     `headroom`: capacity over what came asks for. `burns_since_s`: since when too much is late and the fleet could learn
     from it, or has more head-room; None: not too much is. `unhelped`: late requests since that could help.

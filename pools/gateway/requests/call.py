@@ -64,7 +64,7 @@ class Call:
 
     @property
     def long_tokens(self) -> int | None:
-        """What its answer will hardly exceed."""
+        """The length that its answer will hardly exceed."""
         return None if self.classified is None else self.classified.long_tokens
 
     @property

@@ -241,8 +241,8 @@ def test_view_tells_what_happened_when_a_control_looks() -> None:
 
 
 @pytest.mark.parametrize("blocks", [1, 4])
-def test_each_request_that_was_done_is_told_once_when_a_control_asks(blocks: int) -> None:
-    told: list[np.ndarray] = []
+def test_each_request_that_was_done_is_shown_once_when_a_control_asks(blocks: int) -> None:
+    shown: list[np.ndarray] = []
 
     class Asks:
         name, period_s = "asks", 2.0
@@ -251,15 +251,15 @@ def test_each_request_that_was_done_is_told_once_when_a_control_asks(blocks: int
             rows = view.ended()
             assert view.ended() is rows, "others that look at the same time see the same"
             assert (rows[:, 4] <= view.now_s).all()
-            told.append(rows)
+            shown.append(rows)
             return Schedule(()).step(view)
 
     at_s, prompts, outputs = [0.5, 0.6, 7.5, 9.1, 17.0], [10, 20, 30, 40, 50], [3, 1, 1, 4, 2]
     parts = np.array_split(np.arange(5), blocks)
     given = [load(*([column[k] for k in part] for column in (at_s, prompts, outputs))) for part in parts]
     outcome = simulate(ONE, given[0] if blocks == 1 else given, controls=[Asks()])
-    rows = outcome.rows[outcome.rows["finish_s"] <= (len(told) - 1) * 2.0]
-    found = np.concatenate(told)
+    rows = outcome.rows[outcome.rows["finish_s"] <= (len(shown) - 1) * 2.0]
+    found = np.concatenate(shown)
     assert len(rows) >= 4
     assert sorted(found[:, 0]) == sorted(rows["prompt"])
     ttft_s = dict(zip(rows["prompt"].tolist(), rows["first_token_s"] - rows["arrival_s"], strict=True))
