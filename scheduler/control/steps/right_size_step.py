@@ -159,8 +159,8 @@ def _as_it_is(state: RightSizeState | None, asked: Mapping[SiteMode, int]) -> Ri
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Holds what is known of the load of a class: the rates of the look-back, the requests that wait, the last ones that
-    ended, and the rate that is expected of it, in requests/s."""
+    """Holds what is known of the load of a class: the rates of the look-back, the requests that wait, the last ones
+    that ended, and the rate that is expected of it, in requests/s."""
 
     rates_rps: tuple[float, ...]
     waiting: int
