@@ -140,7 +140,7 @@ class FreeshConfig:
     negative_intensity: str = "clamp"
     ttft_share: float = 0.8
     tpot_share: float = 0.8
-    clock_floor: str = "gpu"
+    clock_floor: str = "voltage"
     clock_floor_mhz: float | None = None
     clock: MiadConfig | PrimalDualConfig | None = field(default_factory=MiadConfig)
     order: str = "llf"

@@ -51,7 +51,7 @@ def test_a_limit_that_nobody_has_set_is_none() -> None:
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
-        ({}, A100.f_min),
+        ({"clock_floor": "gpu"}, A100.f_min),
         ({"clock_floor": "voltage"}, A100.f_v),
         ({"clock_floor_mhz": 800.0}, 800.0),
         ({"clock_floor": "voltage", "clock_floor_mhz": 800.0}, 800.0),

@@ -46,6 +46,8 @@ def test_fleet_shrinks_when_less_has_done_for_a_while():
     fake.run(60)
     assert len(fake.serving()) == before
     fake.run(300)
+    assert len(fake.serving()) > 1, "capacity for what was declared goes as an hour becomes known"
+    fake.run(3700)
     assert fake.serving() == [8]
 
 
@@ -191,7 +193,7 @@ def test_one_instance_is_left_at_the_cleanest_site_when_there_is_no_traffic():
     carbon = by_site(east=lambda at_s: 300.0, west=lambda at_s: 100.0)
     fake = fleet(sites={"east": 16, "west": 16}, intensity=carbon, rps=30.0)
     fake.load = [0.0]
-    fake.run(300)
+    fake.run(3700)
     assert (fake.serving("east"), fake.serving("west")) == ([], [8])
 
 
