@@ -146,23 +146,30 @@ class PoolLoad:
         full = self.full_tokens if full_iteration else None
         return full_load_profile(self.model, self.engine, mode, lengths, full, self.mhz)
 
-    def planned(self, offers: Sequence[Offer], ttft_share: float, tpot_share: float) -> Limits:
+    def planned(
+        self,
+        offers: Sequence[Offer],
+        ttft_share: float,
+        tpot_share: float,
+        answers: Sequence[float] = (LONG_ANSWER, 1.0),
+    ) -> Limits:
         """Returns limits for a profile's latencies, so that requests that wait as well keep the real ones.
 
         TTFT is that of the class whose prompts have the least time (`worst_case`). An E2E limit counts as the TPOT that
-        a long answer of its class has left, where no offer keeps that, the mean one; else it is left out.
+        an answer of its class has left. It counts for the first of the `answers` for which an offer keeps it, and for
+        none where no offer does.
+
+        Args:
+            answers: Their lengths, in means of the class.
         """
         tpot_s = min((own.limits.tpot_s for own in self.classes if own.limits.tpot_s is not None), default=None)
         plain = planned(Limits(self.worst_case[0], tpot_s), ttft_share, tpot_share)
-        long, mean = (
-            in_time(offers, plain, [own for own in self._left_s(tokens) if own is not None])
-            for tokens in (LONG_ANSWER, 1.0)
-        )
-        return mean if long == plain else long
-
-    def _left_s(self, means: float) -> list[float | None]:
-        """Returns what each class's answer of so many times the mean length has left for a token."""
-        return [left_for_tokens_s(own.limits, means * own.lengths.output_tokens) for own in self.classes]
+        for means in answers:
+            left_s = (left_for_tokens_s(own.limits, means * own.lengths.output_tokens) for own in self.classes)
+            found = in_time(offers, plain, [own for own in left_s if own is not None])
+            if found != plain:
+                return found
+        return plain
 
 
 class CappedSite(Protocol):

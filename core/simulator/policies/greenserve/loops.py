@@ -63,7 +63,8 @@ class _Service:
 
     def look(self, now_s: float) -> None:
         self.offers = self.demand.offers(now_s)
-        self.clock_limits = self.demand.load.planned(self.offers, *self.demand.config.clock_shares)
+        shares = self.demand.config.clock_shares
+        self.clock_limits = self.demand.load.planned(self.offers, *shares, answers=(1.0,))  # agents go by the mean one
 
     def share(self, kind: SiteMode) -> float:
         return self.shares.get(kind, 1.0)
