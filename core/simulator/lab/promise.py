@@ -163,7 +163,8 @@ def table_without(kept: Mapping[str, Found]) -> Table:
 
 def _row(name: str, found: Found) -> tuple[str, ...]:
     rate_rps = found.results[CALCULATED][_RATE]
-    runs = {policy: own for policy, own in found.runs.items() if own["slo_attainment"] is not None}
+    known = {policy: found.runs[policy] for policy in POLICIES if policy in found.runs}
+    runs = {policy: own for policy, own in known.items() if own["slo_attainment"] is not None}
     keeping = {policy: own["energy_wh"] for policy, own in runs.items() if own["slo_attainment"] >= KEEPS}
     least = min(keeping.values(), default=None)
     cells = [_cell(runs.get(policy), least if policy in keeping else None) for policy in POLICIES]

@@ -107,6 +107,7 @@ def test_the_least_energy_of_those_that_keep_the_objectives_is_bold_and_less_is_
             "greenserve": run(1234.4, 0.99),
             "dynamollm": run(2000.0, 0.995),
             "freesh": run(0.0, None),
+            next(iter(promise.WITHOUT)): run(1000.0, 0.999),  # no policy
         },
         {"muserve": "no room"},
     )
