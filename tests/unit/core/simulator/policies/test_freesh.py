@@ -113,7 +113,7 @@ def test_class_without_a_mode_is_reported_and_served_when_its_slo_cannot_be_met(
 
 
 def test_clock_doubles_when_requests_wait_and_falls_step_by_step_when_not():
-    fake = fleet()
+    fake = fleet(FreeshConfig(clock_floor="gpu"))
     fake.run(1800)
     assert fake.mhz == [210.0]
     fake.waiting[0] = 2
@@ -125,7 +125,7 @@ def test_clock_doubles_when_requests_wait_and_falls_step_by_step_when_not():
 
 
 def test_clock_rises_when_a_latency_crosses_its_margin():
-    fake = fleet()
+    fake = fleet(FreeshConfig(clock_floor="gpu"))
     fake.run(1800)
     fake.late_s[0] = 0.9 * (LIMITS.ttft_s or 0.0)
     fake.run(1805)
