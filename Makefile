@@ -13,7 +13,7 @@ NO_DATABASE := $(BIN)/python -W ignore::RuntimeWarning:django.core.management.co
 help:
 	@echo "make up         install what is missing and run GreenServe (Ctrl-C stops it)"
 	@echo "make down       stop a GreenServe that runs in the background or another terminal"
-	@echo "make test       the tests that hold each change: eight minutes on two processors, needs no running services"
+	@echo "make test       the tests that hold each change: twelve minutes on two processors, needs no running services"
 	@echo "make test-slow, test-thorough, test-vllm, test-twin  the long ones of each kind; which change calls for which: docs/testing.md"
 	@echo "make test-all   lint and all of these"
 	@echo "make flake TEST=tests/unit/pools/gateway N=50  how often tests fail on a busy machine"

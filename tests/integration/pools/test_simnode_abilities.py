@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -162,18 +163,19 @@ async def test_transfer_takes_the_links_time_and_chunks_hide_it_when_the_engines
     """500 MB over 2 GB/s take a quarter of a second; chunks are sent while the second half is computed."""
     first, second = await node.start("a", 0), await other.start("b", 0)
     kv_bytes = engine_model(MODEL, "A100-80GB", 1).constants.kv_bytes
-    prompt = [1] * int(500e6 / kv_bytes)
+    prompts = ([n] * int(500e6 / kv_bytes) for n in itertools.count(1))  # none has another one's cache
 
     async def go_on(**asked: Any) -> float:
         """Seconds from the first engine's end to the second one's only token."""
-        asked = {"do_remote_decode": True, **asked}
+        asked, prompt = {"do_remote_decode": True, **asked}, next(prompts)
         begun = await node.complete(first, prompt=prompt, max_tokens=1, return_token_ids=True, kv_transfer_params=asked)
         ended_s = time.monotonic()
         again = [*prompt, *begun["choices"][0]["token_ids"]]
         await other.complete(second, prompt=again, max_tokens=1, kv_transfer_params=begun["kv_transfer_params"])
         return time.monotonic() - ended_s
 
-    pulled_s, pushed_s = await go_on(), await go_on(chunk_tokens=512)
+    # A busy machine makes all of them longer, and the least of some by the least.
+    pulled_s, pushed_s = [min([await go_on(**asked) for _ in range(4)]) for asked in ({}, {"chunk_tokens": 512})]
     assert pulled_s > 0.25
     assert pushed_s < pulled_s - 0.05
 
