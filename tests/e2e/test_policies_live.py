@@ -298,6 +298,8 @@ def test_dynamollm_changes_tp_degrees_server_by_server(demo: Operator) -> None:
 @pytest.mark.usefixtures("rush")
 def test_greenserve_gives_back_what_the_load_does_not_need_and_no_request_fails(demo: Operator) -> None:
     """After a policy that fills every GPU."""
+    demo.follow("single_pool")
+    wait_for("instances on every GPU", lambda: len(demo.engines()) >= 5, PATIENCE_S)
     since = demo.follow("greenserve")
     demo.seen("a smaller fleet", COMMANDED + " AND reason = 'slack'", since, "scale", '[{"type": "ScaleTo"}]')
     smaller = datetime.now(UTC)
