@@ -44,8 +44,8 @@ def promise(
 ) -> None:
     """Run ten policies on faults, rare traffic and given traces: who keeps the objectives, with how much energy.
 
-    Prints a table in Markdown, and one of greenserve without each of its means. All of it takes about 20 minutes on
-    two processors; with names it is of these scenarios alone. Runs that are done are kept in GREENSERVE_VAR/lab as
+    Prints a table in Markdown, and one of greenserve without each of its means. All of it takes up to 40 minutes on two
+    processors; with names it is of these scenarios alone. Runs that are done are kept in GREENSERVE_VAR/lab as
     `greenserve lab` keeps its own: after Ctrl-C the same command goes on.
 
     --check exits with 1 where the table is another one.

@@ -172,7 +172,7 @@ def _pool_power(
 ) -> _PoolPower:
     """Raises LookupError where the engine model does not know what runs there. `share`: of what an instance carries."""
     card, knobs = context.service.model_card, context.knobs
-    limits = clock_limits(snapshot.limits_of(context.service), own.request_class.thresholds, knobs)
+    limits = clock_limits(context.service.limits(), own.request_class.thresholds, knobs)
     grid = ProfileClocks(context.tuning.profile.step_mhz, knobs.clock_floor, knobs.clock_floor_mhz)
     watts, short = 0.0, False
     for mode, count in workers.items():

@@ -16,7 +16,6 @@ from pools import wire
 from pools.gateway.fleet.snapshot_reader import SnapshotReader
 from pools.models import Gpu, Instance, InstanceGpu, ModelCard, Node, Pool, Service
 from scheduler.control.service_policy import engine_limits
-from scheduler.control.snapshot.snapshot import limits_of
 from telemetry.carbon.feeds import refresh_feed
 from telemetry.models import CarbonFeed, GpuSample, RequestRecord
 from telemetry.storage import time_partitions
@@ -173,7 +172,7 @@ def report(
             max_mhz=1410.0,
             running=running,
             waiting=waiting,
-            engine_limits=engine_limits(policy.knobs, policy.tuning, [limits_of(instance.pool.service)]),
+            engine_limits=engine_limits(policy.knobs, policy.tuning, [instance.pool.service.limits()]),
         )
         for instance, policy in ((instance, instance.pool.service.own_policy()) for instance in instances)
     ]

@@ -38,11 +38,6 @@ from scheduler.control.snapshot.sites_ahead import sites_ahead
 from scheduler.control.turn_context import TurnContext
 
 
-def limits_of(service: Service) -> Limits:
-    """Returns the service's objectives as the limits that plans must keep."""
-    return service.limits()
-
-
 @dataclass(frozen=True, slots=True)
 class ClassNow(ClassView):
     """A class as it is observed, and its row."""
@@ -52,7 +47,7 @@ class ClassNow(ClassView):
 
 def classes_now(context: TurnContext, partition: Partition, seen: DemandWindow, steps: int) -> list[ClassNow]:
     """Returns the classes of a partition, smallest first."""
-    service, knobs, slo = context.service, context.knobs, limits_of(context.service)
+    service, knobs, slo = context.service, context.knobs, context.service.limits()
     rows = list(partition.classes.order_by("rank"))
     came, published = seen.by_class(rows), published_profiles.published(service, [own.pk for own in rows])
     engines, declared = published_profiles.engine_choice(service, published), seen.declared

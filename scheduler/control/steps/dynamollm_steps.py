@@ -188,7 +188,7 @@ def _ahead(turn: LoopTurn, classes: Sequence[ClassNow], steps: int) -> list[Clas
     """Returns the forecast load of each class; until what is recent was seen, no less than what is declared."""
     context, knobs, rows = turn.context, turn.context.knobs, [own.request_class for own in classes]
     history = _look(turn, classes, arrivals(context.service, context.now, MAX_WINDOW_S))
-    declared, slo = declared_load(context.service, context.now, TEMPLATE.recent_s), snapshot.limits_of(context.service)
+    declared, slo = declared_load(context.service, context.now, TEMPLATE.recent_s), context.service.limits()
     declared_name = None if declared is None else declared.class_name(rows)
     found = []
     for own, row in zip(classes, rows, strict=True):

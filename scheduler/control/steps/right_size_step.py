@@ -177,7 +177,7 @@ class _Fleet:
         self._until_s = until_s  # of what is known
         self._sites = list({pool.site_id: pool.site for pool in pools}.values())
         self._per_watt = self._worths()
-        self._slo = snapshot.limits_of(context.service)
+        self._slo = context.service.limits()
         states = agents.states(agents.connect(), context.reporting).values()
         self._chunk_tokens = service_policy.chunk_in_force(context.service, states)
         self._nodes = offered_nodes(context)
@@ -229,24 +229,22 @@ class _Fleet:
         budget: ErrorBudget,
     ) -> tuple[RightSizeObservation, ErrorBudget]:
         """Returns what a class's turn is given, and its error budget by now."""
-        name, came, knobs, tuning = (
-            own.request_class.name,
-            known.came,
-            self._context.knobs,
-            self._context.tuning.right_size,
-        )
+        name, came = own.request_class.name, known.came
+        knobs, tuning = self._context.knobs, self._context.tuning.right_size
         kinds = right_size_given.offers(load, self._room(own, {}), self._per_watt)
         limits = load.planned(kinds, knobs.plan_ttft_share, knobs.plan_tpot_share)
         if tuning.error_budget and came is not None:
             ended = _ended(load, came, budget.looked_s or 0.0, self._until_s)
             budget = right_size_given.spent(budget, self._until_s, load, kinds, ended)
-        arrivals = Arrivals(came.at_s, came.prompt_tokens, _limit_s(load, came)) if came and tuning.replay else None
+        again = None
+        if tuning.replay and came is not None:
+            again = Arrivals(came.at_s, came.prompt_tokens, _limit_s(load, came))
         pool = PoolNow(
             self._room(own, self._taken),
             right_size_given.caps_w(self._sites, self._drawn_w),
             self._standing.get(name, {}),
             known.waiting,
-            arrivals,
+            again,
             budget,
             known.expected_rps,
         )
