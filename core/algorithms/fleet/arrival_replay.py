@@ -383,10 +383,10 @@ class Replay:
         return low if low <= most else None
 
 
-def allowed_late(requests: int, late_share: float) -> float:
+def allowed_late(requests: int, late_share: float, long: bool) -> float:
     """Returns how many requests may be late for a share of them.
 
     What counts is (late + 1) / (requests + 2), the mean of what the share may be (Laplace): of few requests nobody may
-    be late.
+    be late. But of those of a `long` time one may, however few they are: else a second instance would stand for it.
     """
-    return max(0.0, late_share * (requests + 2) - 1.0)
+    return max(1.0 if long else 0.0, late_share * (requests + 2) - 1.0)

@@ -19,13 +19,14 @@ FEWEST_LATE = 2.0  # that are no chance
 
 @dataclass(frozen=True, slots=True)
 class ErrorBudgetConfig:
-    """`late_share`: of requests that may be late. `whole_in_s`: in which a budget that was overspent is to be whole.
-    `step`: how much more head-room at a time, as a share; `most`: of it. `helps_in_s`: after which a change of the
-    fleet helps: a look, and the start of an instance. `back_s`: in which a step is given back.
+    """`late_share`: of requests that may be late. `whole_in_s`: in which a budget that was overspent is to be whole;
+    what was late in the last hour is half an hour old in the mean. `step`: how much more head-room at a time, as a
+    share; `most`: of it. `helps_in_s`: after which a change of the fleet helps: a look, and the start of an instance.
+    `back_s`: in which a step is given back.
     """
 
     late_share: float = 0.01
-    whole_in_s: float = 3600.0
+    whole_in_s: float = 1800.0
     step: float = 0.1
     most: float = 2.0
     helps_in_s: float = 60.0

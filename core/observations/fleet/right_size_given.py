@@ -309,7 +309,8 @@ def least_instances(
     again = Again(seen, does, nearer, least_s)
     replays = {mode: Replay(costs[mode], again, load.largest_batch(engine)) for mode, engine in engines.items()}
     late_share = min(LATE_SHARE, budget.share_left(seen.rps(now_s), BUDGET))
-    allowed, most = allowed_late(seen.at_s.size, late_share), max(room.values())
+    whole = bool(now_s - seen.at_s[0] >= MEMORY_S)
+    allowed, most = allowed_late(seen.at_s.size, late_share, whole), max(room.values())
     found = {mode: own.fewest(most, allowed) for mode, own in replays.items()}
     if all(count is None or count > room[mode] for mode, count in found.items()):
         allowed += min(own.late_on(room[mode]) for mode, own in replays.items())

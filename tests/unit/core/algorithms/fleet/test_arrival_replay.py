@@ -42,7 +42,7 @@ def replay(seen, nearer=1.0, load=LOAD, largest=256.0):
 
 
 def least(seen, most=20, share=0.005, **given):
-    return replay(seen, **given).fewest(most, allowed_late(seen.at_s.size, share))
+    return replay(seen, **given).fewest(most, allowed_late(seen.at_s.size, share, long=False))
 
 
 def test_prefill_takes_its_chunks_one_after_the_other():

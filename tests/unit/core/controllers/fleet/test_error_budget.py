@@ -33,10 +33,10 @@ def test_each_window_forgets_at_its_own_pace() -> None:
     assert minutes < hour < days == pytest.approx(25.0, rel=0.01)
 
 
-def test_what_comes_in_an_hour_makes_the_budget_whole_again() -> None:
-    found = after(ErrorBudget(), (1000, 30))
+def test_what_comes_in_half_an_hour_makes_the_budget_whole_again() -> None:
+    found = after(ErrorBudget(), (1000, 20))
     share = found.share_left(1.0, CONFIG)
-    assert (30 + share * 3600.0) / (1000 + 3600.0) == pytest.approx(CONFIG.late_share)
+    assert (20 + share * 1800.0) / (1000 + 1800.0) == pytest.approx(CONFIG.late_share)
     assert found.share_left(0.1, CONFIG) == 0.0, "not even without any that are late"
     assert found.share_left(0.0, CONFIG) == CONFIG.late_share, "nothing comes"
 

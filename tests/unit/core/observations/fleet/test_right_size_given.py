@@ -144,3 +144,14 @@ def test_more_instances_are_needed_as_the_budget_is_spent() -> None:
     ]
     assert counts == sorted(counts)
     assert counts[0] == counts[1] < counts[2]
+
+
+@pytest.mark.parametrize(("every_s", "count"), [(60.0, 1), (10.0, 2)])
+def test_one_of_few_may_be_late_once_an_hour_is_known(every_s: float, count: int) -> None:
+    at_s = np.concatenate([np.arange(70) * every_s, [70.0 * every_s]])
+    prompts = np.full(71, 100.0)
+    at_s[40], prompts[39:41] = at_s[39] + 0.01, 2700.0
+    came = Arrivals(at_s, prompts, np.full(71, 0.25))
+    kinds = offers(load(), {("east", TP8): 4}, {"east": 1.0})
+    found = least_instances(float(at_s[-1]), load(), kinds, came, 1.0 / every_s, ErrorBudget())
+    assert found["east", TP8] == count
