@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 MOST_PROMPTS = 64  # that are looked at: those behind them wait for longer than until the next look
 MOST_ITERATIONS = 512  # that are walked through: beyond, the top clock it is
-CATCH_UP = 32  # tokens within which answers that are behind are to be back in time
+CATCH_UP = 8  # tokens within which answers that are behind are to be back in time
 SPARE = 0.6  # share of a cache, or of the places in a batch, that is free, below which answers are hurried
 DEVIATIONS = 2.33  # as core.engine.steady_state.SPARE_DEVIATIONS; compiled code has its own
 NO_SLACK_S = 1e9  # where no answer is under way

@@ -37,6 +37,7 @@ from core.types import Limits, Mode, PoolKey
 AHEAD_STEP_S, AHEAD_STEPS = 300.0, 6  # of carbon: a move should pay for longer than it takes
 BUDGET, UNSPENT = ErrorBudgetConfig(), ErrorBudget()
 LATE_SHARE = BUDGET.late_share / 2.0  # of what came may be late when it comes again, or less, by the budget
+HOPELESS_SHARE = 0.8 * LATE_SHARE  # of what came may be late on whatever fleet, without taking from what others may be
 MEMORY_S, LEAST_SEEN = 3600.0, 256  # what came in it comes again, and no fewer than so many
 _ROUNDED_TOKENS = 64
 _FULL_TOKENS = EngineLimits().max_num_batched_tokens  # of an iteration at most
@@ -308,9 +309,10 @@ def least_instances(
     least_s = np.min([alone_s(c, seen.prompt_tokens, does.chunk_tokens) for c in costs.values()], axis=0)
     again = Again(seen, does, nearer, least_s)
     replays = {mode: Replay(costs[mode], again, load.largest_batch(engine)) for mode, engine in engines.items()}
-    late_share = min(LATE_SHARE, budget.share_left(seen.rps(now_s), BUDGET))
+    hopeless = min(LATE_SHARE / 2.0, max(0.0, float((least_s > seen.limit_s).mean()) - HOPELESS_SHARE))
+    left = min(LATE_SHARE, budget.share_left(seen.rps(now_s), BUDGET)) - hopeless
     whole = bool(now_s - seen.at_s[0] >= MEMORY_S)
-    allowed, most = allowed_late(seen.at_s.size, late_share, whole), max(room.values())
+    allowed, most = allowed_late(seen.at_s.size, left, whole), max(room.values())
     found = {mode: own.fewest(most, allowed) for mode, own in replays.items()}
     if all(count is None or count > room[mode] for mode, count in found.items()):
         allowed += min(own.late_on(room[mode]) for mode, own in replays.items())

@@ -37,6 +37,7 @@ WITHOUT = {
     "clocks below the voltage's knee": "clock_floor: voltage",
     "routing by backlog, by requests instead": "route: least_loaded",
     "shortest prompt first": "order: fcfs",
+    "prompts in chunks": "chunk_tokens: 0",
 }
 RARE = ("night", "step", "spikes", "heaps", "long-among-short", "wrong-lengths", "feed-gone", "site-dark")
 KEEPS, YARDSTICK_KEEPS = 0.99, 0.995  # of requests in time

@@ -155,3 +155,17 @@ def test_one_of_few_may_be_late_once_an_hour_is_known(every_s: float, count: int
     kinds = offers(load(), {("east", TP8): 4}, {"east": 1.0})
     found = least_instances(float(at_s[-1]), load(), kinds, came, 1.0 / every_s, ErrorBudget())
     assert found["east", TP8] == count
+
+
+@pytest.mark.parametrize(("hopeless", "count"), [(4, 1), (30, 2)])
+def test_fewer_may_be_late_where_many_are_late_on_whatever_fleet(hopeless: int, count: int) -> None:
+    at_s = np.sort(
+        np.concatenate([np.arange(1988) * 1.8, np.arange(1, 7) * 500.0 + 0.01, np.arange(1, 7) * 500.0 + 0.02])
+    )
+    prompts = np.full(at_s.size, 50.0)
+    prompts[np.isclose(at_s % 500.0, 0.01) | np.isclose(at_s % 500.0, 0.02)] = 2700.0
+    prompts[10 : 10 + hopeless] = 9000.0
+    came = Arrivals(at_s, prompts, np.full(at_s.size, 0.25))
+    kinds = offers(load(), {("east", TP8): 4}, {"east": 1.0})
+    found = least_instances(float(at_s[-1]), load(), kinds, came, 0.5, ErrorBudget())
+    assert found["east", TP8] == count
