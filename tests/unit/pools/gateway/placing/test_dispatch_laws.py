@@ -509,7 +509,10 @@ def projection(house: House, instance: Instance) -> InstanceProjection:
 
 
 def as_rows(instance: Instance, generated: dict[str, int]) -> list[Row]:
-    """What runs there, as the paper's scoreboard has it: predictions raised by the error, bounded by the maximum."""
+    """What runs there, as the paper's scoreboard has it: predictions raised by the error, bounded by the maximum.
+
+    The token generated last is not in the cache yet.
+    """
     rows = []
     for slot in instance.slots:
         call = slot.call
@@ -517,7 +520,7 @@ def as_rows(instance: Instance, generated: dict[str, int]) -> list[Row]:
         most = min(call.max_tokens or 1, SPEED.shape.kv_tokens - prompt)
         raised = min(math.ceil((call.predicted_tokens or 1) * (1 + ERROR) - 1e-9), most)
         left = max(1, (most if made >= raised else raised) - made)
-        rows.append(Row(prompt + made if made else 0, 0 if made else prompt, left))
+        rows.append(Row(prompt + made - 1 if made else 0, 0 if made else prompt, left))
     return rows
 
 
@@ -533,6 +536,7 @@ class FakeMeter:
     steps=st.lists(st.tuples(st.sampled_from(["token", "token", "end"]), st.integers(0, 10)), max_size=25),
 )
 @example(rows=[(77, 41, 12), (1, 41, 12), (1, 41, 12)], steps=[])  # prompts of one token wait for room in a chunk, too
+@example(rows=[(71, 26, 8), (107, 24, 7)], steps=[("token", 0)])  # fills the cache to its last block
 @LAW
 async def test_cache_is_never_overfilled_when_requests_are_admitted_by_projection(
     rows: list[tuple[int, int, int]], steps: list[tuple[str, int]]
