@@ -49,8 +49,8 @@ class Reason(StrEnum):
     NO_CHANGE = "no_change"  # the present plan is already the best
     NOT_WORTH_IT = "not_worth_it"  # the saving does not clear the cost of the transition
     NO_DATA = "no_data"  # an input is missing or stale: the last plan is kept
-    CONGESTED = "congested"  # a latency threshold was crossed: clock up
-    SLACK = "slack"  # latencies within thresholds: clock down
+    CONGESTED = "congested"  # a latency threshold was crossed, or the fleet is too small: clock or capacity up
+    SLACK = "slack"  # latencies within thresholds, or less carries the load: clock or capacity down
     AT_LIMIT = "at_limit"  # the knob is already at its end
     REORDERED = "queue_reordered"  # requests about to miss their deadline go first
     RAMPED = "clock_ramped"  # reordering is not enough: top clock
@@ -60,7 +60,7 @@ class Reason(StrEnum):
     WITHIN_LIMITS = "within_limits"  # every limit is kept as far as the projection sees
     WOULD_VIOLATE = "would_violate"  # a limit would be broken: it waits
     LOST = "lost"  # its own deadline cannot be met, but it harms nobody: served all the same (throttLL'eM)
-    GRACE = "grace"  # too young to be replaced by a smaller one (throttLL'eM)
+    GRACE = "grace"  # too young to be replaced by a smaller one (throttLL'eM), or less would do for too short a time
 
 
 @dataclass(frozen=True, slots=True, order=True)

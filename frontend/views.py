@@ -169,7 +169,7 @@ def decision(request: HttpRequest, decision_id: int) -> HttpResponse:
         "cheaper": decision_facts.why_not_cheaper(found.alternatives, str(found.inputs.get("objective", ""))),
         "charts": ("power",),
         "charts_url": reverse("decision-figures", args=[decision_id]),
-        "why": decision_facts.REASONS.get(found.reason, ""),
+        "why": decision_facts.why(found.kind, found.reason),
         "inputs": decision_facts.readable(found.inputs, reader_choices.clock),
         "alternatives": decision_facts.alternatives(found.alternatives),
         "comparisons": decision_facts.comparisons(found.predicted, found.realised, reader_choices.clock),

@@ -14,7 +14,7 @@ Clock = Callable[[float], str]
 MAX_COLUMNS = 14
 _AS_MUCH = 0.0005  # of a figure: what a difference in percent, to one decimal, shows as none
 FIRST = ("name", "label")  # what a record is called: its first column
-REASONS = {
+_REASONS = {
     "optimal": "the solver proved that no plan does better",
     "feasible": "the best plan found within the time limit",
     "heuristic": "found by the greedy fall-back",
@@ -22,9 +22,17 @@ REASONS = {
     "no_change": "the present plan is already the best",
     "not_worth_it": "the saving does not pay for the change",
     "no_data": "an input is missing or stale; the last plan is kept",
+}
+_OF_CLOCKS = {
     "congested": "a latency threshold was crossed: clock up",
     "slack": "latencies are within their thresholds: clock down",
     "at_limit": "the clock is already at its end",
+}
+_OF_FLEETS = {
+    "congested": "the fleet is too small for the load ahead: more capacity",
+    "slack": "other instances carry the load ahead for less",
+    "at_limit": "the load ahead needs more than may run",
+    "grace": "less would do, and may not for long: nothing changes yet",
 }
 
 
@@ -76,6 +84,17 @@ class Comparison:
     predicted: str
     realised: str
     difference: str
+
+
+def why(kind: str, reason: str) -> str:
+    """Returns what the reason of a decision means; "" where its word says enough.
+
+    Args:
+        kind: The loop's that decided.
+        reason: One of `core.types.Reason`.
+    """
+    own = _OF_CLOCKS if kind == "clock" else _OF_FLEETS
+    return own.get(reason) or _REASONS.get(reason, "")
 
 
 def readable(values: Mapping[str, Any], clock: Clock) -> Readable:

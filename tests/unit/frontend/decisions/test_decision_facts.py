@@ -1,9 +1,24 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from frontend.decisions import decision_facts
+
+
+@pytest.mark.parametrize("reason", ["congested", "slack", "at_limit"])
+@pytest.mark.parametrize("kind", ["carbon", "scale", "shard"])
+def test_reasons_of_loops_that_change_the_fleet_say_nothing_of_clocks(kind: str, reason: str) -> None:
+    assert "clock" in decision_facts.why("clock", reason)
+    assert decision_facts.why(kind, reason)
+    assert "clock" not in decision_facts.why(kind, reason)
+
+
+@pytest.mark.parametrize("kind", ["scale", "clock"])
+def test_a_reason_that_every_loop_may_have_is_explained_alike(kind: str) -> None:
+    assert decision_facts.why(kind, "no_data") == "an input is missing or stale; the last plan is kept"
+    assert decision_facts.why(kind, "within_limits") == ""
 
 
 def clock(at_s: float) -> str:
