@@ -151,7 +151,9 @@ class _Choice:
         self._state, self._obs, self._config = state, obs, config
         self._since_s = obs.now_s if state is None or state.since_s is None else state.since_s
         self._rules = _Rules(state, obs, config)
-        self._rps, self._need_rps = _load(obs, config)
+        self._rps, seen_rps = _load(obs, config)
+        self._expected = obs.expected_rps > seen_rps  # more than what was seen asks for
+        self._need_rps = max(seen_rps, obs.expected_rps)
         self._limits = kept_by_some(obs.offers, obs.limits)
         self._offers = obs.offers if obs.least is None else _by_replay(obs.offers, obs.least)
 
@@ -167,7 +169,8 @@ class _Choice:
         better = (mix for mix in (other, less) if mix is not None and self._saves(mix, present))
         found = next((mix for mix in better if self._serves_meanwhile(mix)), None)
         if found is None:
-            return self._kept(None, weighed, Reason.NO_CHANGE, "nothing else saves enough", present)
+            text = f"nothing else saves enough{' under the expected load' if self._expected else ''}"
+            return self._kept(None, weighed, Reason.NO_CHANGE, text, present)
         now_s = self._obs.now_s
         since_s = now_s if self._state.better_since_s is None else self._state.better_since_s
         if now_s - since_s < self._config.hold_s - _EPS:
@@ -188,7 +191,7 @@ class _Choice:
     def _taken(
         self, chosen: Mix | None, weighed: Sequence[Mix | None], reason: Reason
     ) -> tuple[RightSizeState | None, Effects]:
-        ahead = f"{self._need_rps:.3g} requests/s are ahead"
+        ahead = f"{self._need_rps:.3g} requests/s{' of the expected load' if self._expected else ''} are ahead"
         if chosen is None:
             return self._kept(None, weighed, Reason.AT_LIMIT, f"{ahead}, and nothing may run")
         if chosen.short:
@@ -287,10 +290,10 @@ def ahead_rps(rates_rps: Sequence[float]) -> tuple[float, float]:
 
 
 def _load(obs: RightSizeObservation, config: RightSizeConfig) -> tuple[float, float]:
-    """Returns the load of now, in requests/s, and what to have capacity for."""
+    """Returns the load of now, in requests/s, and what to have capacity for by what was seen."""
     now, ahead = ahead_rps(obs.rates_rps)
     need = max(config.headroom * ahead, config.burst * max(obs.rates_rps), now + obs.waiting / config.catch_up_s)
-    return now, max(obs.headroom * need, obs.expected_rps)
+    return now, obs.headroom * need
 
 
 def _by_replay(offers: Sequence[Offer], least: Mapping[SiteMode, int | None]) -> tuple[Offer, ...]:

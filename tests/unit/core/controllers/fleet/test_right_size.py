@@ -305,7 +305,17 @@ def test_what_is_expected_is_carried_though_it_was_not_seen():
     seen, _ = step(None, few, CONFIG)
     said, effects = step(None, replace(few, expected_rps=40.0), CONFIG)
     assert carried_rps(seen) < 40.0 <= carried_rps(said)
-    assert "40 requests/s are ahead" in effects.rationale.summary
+    assert effects.rationale.summary.startswith("chat: 40 requests/s of the expected load are ahead")
+
+
+def test_a_decision_names_the_expected_load_only_where_capacity_is_kept_for_it():
+    state, _ = decide(None, 40.0, 40.0)
+    few = RightSizeObservation(10.0, POOL, (1.0, 1.0), OFFERS, LIMITS, expected_rps=40.0)
+    _, kept = step(state, few, CONFIG)
+    assert kept.rationale.reason is Reason.NO_CHANGE
+    assert kept.rationale.summary == "chat: nothing else saves enough under the expected load."
+    _, larger = step(state, replace(few, rates_rps=(60.0, 60.0)), CONFIG)
+    assert "requests/s are ahead" in larger.rationale.summary
 
 
 def test_what_is_expected_counts_for_less_as_more_is_seen():
