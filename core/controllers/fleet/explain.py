@@ -17,6 +17,16 @@ def least_trusted(sources: Iterable[Source]) -> Source:
     return max(sources, key=_TRUST.index, default=Source.MODELLED)
 
 
+def left_out(name: str, limits: str) -> str:
+    """Returns a sentence that says which limits a class is planned without, since no mode keeps them."""
+    return f"{name}: no mode keeps its limits ({limits}), planned without them."
+
+
+def limits_text(limits_s: Mapping[str, float]) -> str:
+    """Returns `E2E of 6 s and TTFT of 0.1 s`, given limits in s by their names."""
+    return " and ".join(f"{name.upper()} of {limit_s:g} s" for name, limit_s in limits_s.items())
+
+
 def workers_text(workers: Mapping[Mode, int]) -> str:
     """Returns `1 x A100-80GB/TP8 + 2 x A100-80GB/TP4`, or `nothing`."""
     return " + ".join(f"{count} x {mode.name}" for mode, count in sorted(workers.items()) if count) or "nothing"

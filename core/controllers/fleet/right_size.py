@@ -25,7 +25,7 @@ import numpy as np
 
 from core.algorithms.fleet.site_mix import Mix, Offer, Part, SiteMode, SiteRule, best_mix, kept_by_some, most_load_rps
 from core.controllers.basis import basis_json
-from core.controllers.fleet.explain import least_trusted
+from core.controllers.fleet.explain import least_trusted, left_out, limits_text
 from core.types import Alternative, Effects, Limits, Mode, PoolDecision, PoolKey, Rationale, Reason, ScaleTo
 
 _EPS = 1e-9
@@ -68,6 +68,7 @@ class RightSizeObservation:
     is ahead has it (`ahead_rps`), None where no number of them does; None: what came is not known one by
     one, and profiles alone say what keeps it. `headroom`: of the error budget (`core.controllers.fleet.error_budget`).
     `expected_rps`: to have capacity for though it was not seen: what is left of the operator's word as more is known.
+    `without_e2e_s`: the E2E limit that `limits` are without, since no offer keeps it; None: there is none.
     """
 
     now_s: float
@@ -81,6 +82,7 @@ class RightSizeObservation:
     least: Mapping[SiteMode, int | None] | None = None
     headroom: float = 1.0
     expected_rps: float = 0.0
+    without_e2e_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,12 +335,14 @@ def _effects(
         "waiting": obs.waiting,
         "ttft_limit_s": obs.limits.ttft_s,
         "tpot_limit_s": obs.limits.tpot_s,
+        "without_e2e_s": obs.without_e2e_s,
         "caps_w": dict(obs.caps_w),
         "headroom": obs.headroom,
         "expected_rps": obs.expected_rps,
         "for_promise_w": for_promise_w,
         "profiles": {offer.mode.name: basis_json(offer.profile) for offer in obs.offers},
     }
+    without = _without(obs)
     mixes = [mix for mix in weighed if mix is not None]
     sources = {offer.kind: offer.profile.source for offer in obs.offers}
 
@@ -354,7 +358,7 @@ def _effects(
             rows[label] = Alternative(
                 label, chosen=taken, power_w=math.fsum(part.watts for part in parts), source=source
             )
-        return Rationale(reason, f"{obs.pool.request_class}: {text}.{to}", inputs, tuple(rows.values()))
+        return Rationale(reason, f"{obs.pool.request_class}: {text}.{to}{without}", inputs, tuple(rows.values()))
 
     decisions = tuple(
         PoolDecision(own.pool, own.workers, True, because(partial(_parts_at, own.pool.site), _asked(own)))
@@ -362,6 +366,20 @@ def _effects(
     )
     whole = because(lambda mix: mix.parts, "".join(map(_asked, commands)))
     return Effects(commands, obs.now_s + config.period_s, whole, decisions)
+
+
+def _without(obs: RightSizeObservation) -> str:
+    """Returns a sentence that says which limits no offer keeps; empty: there is none, or no offer."""
+    if not obs.offers:
+        return ""
+    kept = kept_by_some(obs.offers, obs.limits)
+    given = (
+        ("e2e", obs.without_e2e_s, None),
+        ("ttft", obs.limits.ttft_s, kept.ttft_s),
+        ("tpot", obs.limits.tpot_s, kept.tpot_s),
+    )
+    missed = {name: limit_s for name, limit_s, kept_s in given if limit_s is not None and limit_s != kept_s}
+    return f" {left_out(obs.pool.request_class, limits_text(missed))}" if missed else ""
 
 
 def _parts_at(site: str, mix: Mix) -> tuple[Part, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from core.algorithms.fleet.fleet_problem import mode_failure
+from core.controllers.fleet.explain import left_out, limits_text
 from core.engine.corrections import configuration
 from core.engine.engine_model import UnknownConfiguration
 from core.engine.engine_params import split_fault
@@ -91,7 +92,7 @@ class ClassView:
         name = self.demand.name
         if not self.servable:
             return f"{name}: no mode can serve it at all ({self.failed}), left out."
-        return f"{name}: no mode keeps its limits ({self.failed}), planned without them." if self.failed else ""
+        return left_out(name, self.failed) if self.failed else ""
 
 
 def engine_choice(model: str, engine: str, offered: Callable[[], Sequence[Mode]], profiled: bool) -> EngineChoice:
@@ -117,8 +118,8 @@ def observed(facts: ClassFacts, engines: EngineChoice, steps: int, rise: Sequenc
     factors = (*rise[:steps], *(1.0,) * (steps - len(rise)))
     rates = tuple(max(facts.seen.peak_rps * factor, declared_rps) for factor in factors)
     known = facts.seen.requests > 0 or facts.declared is not None
-    for limits, left_out in _nearer(facts.limits):
-        profiles, failed = profiles_of(engines, facts.published, lengths, limits, known), left_out
+    for limits, without in _nearer(facts.limits):
+        profiles, failed = profiles_of(engines, facts.published, lengths, limits, known), without
         failures = {mode: mode_failure(profile, limits) for mode, profile in profiles.items()}
         why = "; ".join(f"{mode.name}: {failure}" for mode, failure in sorted(failures.items()))
         if any(failure is None for failure in failures.values()):
@@ -136,8 +137,8 @@ def _nearer(limits: Limits) -> Iterator[tuple[Limits, str]]:
     given = {name: limit_s for name in _LEFT_OUT_FIRST if (limit_s := getattr(limits, f"{name}_s")) is not None}
     for count in range(max(1, len(given))):
         for names in combinations(given, count):
-            words = " and ".join(f"{name.upper()} of {given[name]:g} s" for name in names)
-            yield replace(limits, **{f"{name}_s": None for name in names}), words
+            without = limits_text({name: given[name] for name in names})
+            yield replace(limits, **{f"{name}_s": None for name in names}), without
 
 
 def partition_option(name: str, views: Collection[ClassView]) -> PartitionOption:

@@ -172,6 +172,16 @@ class PoolLoad:
                 return found
         return plain
 
+    def without_e2e_s(self, limits: Limits) -> float | None:
+        """Returns the strictest E2E limit, in s, that `planned` limits are without; None: they are without none."""
+        plan_s = math.inf if limits.tpot_s is None else limits.tpot_s
+        e2e_s = (
+            own.limits.e2e_s
+            for own in self.classes
+            if (left_s := left_for_tokens_s(own.limits, own.lengths.output_tokens)) is not None and left_s < plan_s
+        )
+        return min((own for own in e2e_s if own is not None), default=None)
+
 
 class CappedSite(Protocol):
     """A site, and the most that its pools may draw, in W; None: as much as there is."""
@@ -244,8 +254,9 @@ def observation(
         with contextlib.suppress(UnknownConfiguration):  # then profiles say what keeps TTFT
             ahead = max(pool.expected_rps, ahead_rps(rates_rps)[1])
             least = least_instances(now_s, load, left, pool.came, ahead, pool.budget)
+    without_e2e_s = None if load is None else load.without_e2e_s(limits)
     seen = tuple(rates_rps), left, limits, pool.caps_w, dict(pool.standing), pool.waiting
-    return RightSizeObservation(now_s, key, *seen, least, pool.budget.headroom, pool.expected_rps)
+    return RightSizeObservation(now_s, key, *seen, least, pool.budget.headroom, pool.expected_rps, without_e2e_s)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

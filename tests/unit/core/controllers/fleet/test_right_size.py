@@ -342,3 +342,19 @@ def test_a_decision_says_how_much_of_its_power_is_for_the_promise():
     for_promise_w = more.rationale.inputs["for_promise_w"]
     assert 0.0 < for_promise_w < chosen.power_w
     assert f"{for_promise_w:.0f} of {chosen.power_w:.0f} W for the promise" in more.rationale.summary
+
+
+def test_a_decision_says_which_limits_no_kind_of_instance_keeps():
+    few = RightSizeObservation(0.0, POOL, (1.0,), OFFERS, LIMITS)
+    _, all_kept = step(None, few, CONFIG)
+    assert "planned without" not in all_kept.rationale.summary
+    _, late = step(None, replace(few, without_e2e_s=0.5, limits=replace(LIMITS, ttft_s=0.001)), CONFIG)
+    said = "chat: no mode keeps its limits (E2E of 0.5 s and TTFT of 0.001 s), planned without them."
+    assert late.rationale.summary.endswith(said)
+    assert all(own.rationale.summary.endswith(said) for own in late.decisions)
+    assert late.rationale.inputs["without_e2e_s"] == 0.5
+
+
+def test_a_decision_says_nothing_of_limits_where_nothing_may_run():
+    _, effects = step(None, RightSizeObservation(0.0, POOL, (1.0,), (), LIMITS, without_e2e_s=0.5), CONFIG)
+    assert effects.rationale.summary == "chat: no load has been seen."

@@ -74,19 +74,32 @@ def test_unknown_engine_has_no_offer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("e2e_s", "expected"),
+    ("e2e_s", "expected", "without_s"),
     [
-        (None, Limits(0.175, 0.045)),
-        (12.0, Limits(0.175, (12.0 - 0.25) / 800.0)),  # for four times the mean answer
-        (4.0, Limits(0.175, (4.0 - 0.25) / 200.0)),  # for the mean one
-        (0.5, Limits(0.175, 0.045)),
+        (None, Limits(0.175, 0.045), None),
+        (99.0, Limits(0.175, 0.045), None),  # the TPOT limit keeps it
+        (12.0, Limits(0.175, (12.0 - 0.25) / 800.0), None),  # for four times the mean answer
+        (4.0, Limits(0.175, (4.0 - 0.25) / 200.0), None),  # for the mean one
+        (0.5, Limits(0.175, 0.045), 0.5),
     ],
 )
-def test_plans_keep_shares_of_the_limits_and_e2e_where_a_mode_can(e2e_s: float | None, expected: Limits) -> None:
+def test_plans_keep_shares_of_the_limits_and_e2e_where_a_mode_can(
+    e2e_s: float | None, expected: Limits, without_s: float | None
+) -> None:
     own = load(replace(SHORT, limits=Limits(0.25, 0.1, e2e_s)))
     kinds = offers(own, {("east", TP8): 1}, {"east": 1.0})
     found = own.planned(kinds, 0.7, 0.45)
     assert (found.ttft_s, found.tpot_s) == pytest.approx((expected.ttft_s, expected.tpot_s))
+    assert own.without_e2e_s(found) == without_s
+    now = PoolNow({("east", TP8): 1}, {}, {}, 0)
+    assert observation(7.0, PoolKey("east", "chat"), [1.0], kinds, found, now, own).without_e2e_s == without_s
+
+
+def test_plans_without_e2e_name_the_strictest_class() -> None:
+    strict, stricter = (replace(SHORT, limits=Limits(0.25, 0.1, e2e_s)) for e2e_s in (0.6, 0.5))
+    own = load(strict, stricter, LONG)
+    kinds = offers(own, {("east", TP8): 1}, {"east": 1.0})
+    assert own.without_e2e_s(own.planned(kinds, 0.7, 0.45)) == 0.5
 
 
 @dataclass(frozen=True)
