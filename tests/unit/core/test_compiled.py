@@ -85,6 +85,20 @@ def test_functions_of_others_are_left_to_numba() -> None:
     assert located(Path(numba.__file__)) is None
 
 
+def test_one_version_serves_all_values_of_a_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    wider = compiled.compiled(lambda n, by: n + by)
+
+    def function() -> int:
+        n = -1
+        for by in range(3):
+            n = wider(n, by)
+        return int(wider(n, 7) + wider(n, by=8))
+
+    assert compiled.compiled(function)() == 2 * 2 + 7 + 8
+    assert wider.signatures == [(numba.int64, numba.int64)]
+
+
 @pytest.mark.parametrize("name", USERS)
 def test_compiled_functions_use_only_what_the_files_define_that_name_their_folder(name: str) -> None:
     module = importlib.import_module(name)
