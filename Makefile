@@ -1,6 +1,7 @@
 # `make up` runs the product, `make test` its tests; each installs what it needs first.
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev install-tests up down lint check test test-slow test-thorough test-vllm test-twin test-all flake smoke client lock clean
+.DELETE_ON_ERROR:
+.PHONY: help install install-dev install-tests up down lint check warm-up test test-slow test-thorough test-vllm test-twin test-all flake smoke client lock clean
 BIN := .venv/bin
 # Byte code is kept whatever the caller's shell says: some hundred processes of a test run would each compile all sources.
 export PYTHONDONTWRITEBYTECODE :=
@@ -51,13 +52,18 @@ lint: install-dev
 check: lint install-tests
 	$(PYTEST) tests/unit $(QUICK)
 
+# What each test process would do first, compiling, is done once before: the simulator, and the sources with the tests.
+COLLECTED := test-artifacts/collected.txt
+warm-up: $(COLLECTED)
+
+$(COLLECTED): $(shell find core frontend greenserve pools scheduler scripts telemetry tests -name '*.py') | install-tests
+	@mkdir -p $(@D)
+	@$(BIN)/python scripts/warm_up & $(PYTEST) tests --collect-only $(QUICK) >$@ || { tail -n 40 $@; wait; exit 1; }; wait
+
 # Four at a time on two processors: those with databases, processes and browsers mostly wait. A file's tests stay together,
-# since they share what is costly; those of whole products come first, since they take longest. What four would each do
-# first, compiling, is done once before.
-test: install-tests
+# since they share what is costly; those of whole products come first, since they take longest.
+test: warm-up
 	@scripts/browser
-	@mkdir -p test-artifacts
-	@$(BIN)/python scripts/warm_up & $(PYTEST) tests --collect-only $(QUICK) >test-artifacts/collected.txt; status=$$?; wait; exit $$status
 	$(PYTEST) tests -n 4 --dist loadfile --no-loadscope-reorder --times $(QUICK) --junit-xml=test-artifacts/test.xml
 
 # The long tests of each kind, two at a time: many start whole products.
