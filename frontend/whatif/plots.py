@@ -111,7 +111,7 @@ def pareto(runs: Sequence[Shown], against: str, currency: str, target: float, lo
 
 
 def energy(runs: Sequence[Shown], bound_wh: float | None, look: Look) -> Figure:
-    """Draws a bar for each run of an experiment, and the clairvoyant bound as a line."""
+    """Draws a bar for each run of an experiment, and the bound as a line."""
     known = [(run, wh) for run in runs if (wh := comparing.AGAINST["energy"].of(run.figures)) is not None]
     divisor, prefix = formats.prefix(max((wh for _, wh in known), default=1.0))
     data: list[Figure] = [
@@ -140,7 +140,7 @@ def energy(runs: Sequence[Shown], bound_wh: float | None, look: Look) -> Figure:
         at = bound_wh / divisor
         line = {"color": look.theme.muted, "width": 2, "dash": "dash"}
         layout["shapes"] = [{"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "line": line}]
-        source += f"; dashed: the clairvoyant bound, {at:,.4g} {prefix}Wh"
+        source += f"; dashed: the bound, {at:,.4g} {prefix}Wh"
     return plot(look, data, layout, question="How much energy does each run take?", source=source, empty=not known)
 
 

@@ -241,7 +241,7 @@ class BillSums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """The needs of a fleet that knows each minute's load beforehand and changes at no cost."""
+    """The needs of fleets that know all requests beforehand and change at no cost."""
 
     energy_wh: float
     gpu_hours: float
@@ -591,7 +591,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stands_in: What is not the paper's own.
-        bound: Whether the clairvoyant bound is worked out beside the runs.
+        bound: Whether the bound is worked out beside the runs.
     """
 
     name: str

@@ -143,7 +143,7 @@ def simulated(experiment: Experiment, label: str, files: Files, progress: Progre
 
 
 def beside_runs(experiment: Experiment, files: Files) -> dict[str, Any]:
-    """Returns what no run has, as the study's job keeps it: the clairvoyant bound, None where the experiment has none,
+    """Returns what no run has, as the study's job keeps it: the bound, None where the experiment has none,
     and the figures that are calculated, which take seconds."""
     with _trace(files) as trace:
         found = bound_of(experiment, Given(trace))

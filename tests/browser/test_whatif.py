@@ -177,7 +177,7 @@ def test_an_experiment_has_figures_when_its_requests_are_generated(
     expect(page.get_by_role("region", name="Published beside simulated")).to_contain_text("90 %")
     page.reload()
     expect(page.locator('[data-chart="energy"] .bars .point')).to_have_count(1)
-    expect(page.locator('[data-chart="energy"] [data-source]')).to_contain_text("the clairvoyant bound")
+    expect(page.locator('[data-chart="energy"] [data-source]')).to_contain_text("the bound")
     picture(page, "whatif-experiment-study")
     accessible(page)
 

@@ -1,8 +1,7 @@
-"""Divides a policy's energy beyond the clairvoyant bound by its causes, minute by minute.
+"""Divides a policy's energy beyond the bound by its causes.
 
-A probe notes the fleet each five seconds: how many instances serve at which clock. For the minute's mean load and
-lengths the profiles tell what just this fleet would draw (as if the load were even), and what it would draw at the
-slowest sufficient clock. The steps from the bound to the run are the causes; they add up to what the run took.
+A probe notes the fleet each five seconds: how many instances of each kind serve. What they draw idle, beyond what the
+bound's fleets do, is that of spare instances; what is neither that nor a start is the work's.
 """
 
 from __future__ import annotations
@@ -16,21 +15,18 @@ from pathlib import Path
 import numpy as np
 
 from core.engine.engine_model import engine_model
-from core.engine.load_profile import LoadProfile, modelled
-from core.observations.mode_profile import Lengths
 from core.simulator.figures.run_figures import ENERGY_KINDS
 from core.simulator.kernel.commands import SERVING, Answer, FleetView
-from core.simulator.kernel.outcome import Floats
-from core.simulator.lab.bound import MINUTE_S, Bound, Minute
+from core.simulator.lab.bound import Bound
 from core.simulator.lab.experiment import Table
+from core.simulator.lab.least_work import idle_w
 from core.simulator.lab.measures import Figures, Results
-from core.simulator.lab.tail_latency import Ceiling
 from core.simulator.runs.runner import requests_of, run_scenario
 from core.simulator.scenario.layout import world_of
 from core.simulator.scenario.scenario import Scenario
 from core.types import Mode
 
-Fleet = Mapping[tuple[Mode, float], int]  # how many instances serve, by kind and clock
+Fleet = Mapping[Mode, int]  # how many instances of each kind serve
 PERIOD_S = 5.0
 
 
@@ -53,8 +49,7 @@ class Probe:
 
     def step(self, view: FleetView) -> Answer:
         serving = np.flatnonzero(view.state == SERVING).tolist()
-        kinds = ((view.instances[i], float(view.mhz[i])) for i in serving)
-        self.fleets.append(Counter((Mode(spec.gpu, spec.tp), mhz) for spec, mhz in kinds))
+        self.fleets.append(Counter(Mode(spec.gpu, spec.tp) for spec in (view.instances[i] for i in serving)))
         return Answer()
 
 
@@ -62,17 +57,14 @@ class Probe:
 class Decomposition:
     """The parts of a run's energy, in Wh. They add up to what the run took; one may be below 0.
 
-    `bound_wh`: of the clairvoyant bound that keeps limits in the mean; `tail_wh`: more, for 99 of 100 requests in time;
-    `fleet_wh`: for having other instances than that has; `clock_wh`: for clocks above what these need;
-    `transition_wh`: of starts; `rest_wh`: load that is uneven within the minute and over instances, and what drains.
+    `bound_wh`: of the bound; `spare_wh`: more, for what instances draw idle that the bound does not have at the time;
+    `transition_wh`: of starts; `work_wh`: for the work, at faster clocks and with fewer answers in an iteration.
     """
 
     bound_wh: float
-    tail_wh: float
-    fleet_wh: float
-    clock_wh: float
+    spare_wh: float
     transition_wh: float
-    rest_wh: float
+    work_wh: float
 
     @property
     def total_wh(self) -> float:
@@ -81,11 +73,9 @@ class Decomposition:
     @property
     def steps(self) -> dict[str, float]:
         return {
-            "limits kept by 99 of 100, not in the mean": self.tail_wh,
-            "other instances than the bound's: over-provision, and its lack": self.fleet_wh,
-            "clocks above what these need": self.clock_wh,
+            "idle power of instances that the bound does not have": self.spare_wh,
             "transitions": self.transition_wh,
-            "load uneven in the minute and over instances, draining": self.rest_wh,
+            "clocks above the least, fewer answers in an iteration": self.work_wh,
         }
 
 
@@ -97,78 +87,23 @@ def watch(scenario: Scenario, policy: str, trace: Path | None) -> Watched:
 
 
 def decompose(scenario: Scenario, watched: Watched, bound: Bound) -> Decomposition:
-    """Computes the decomposition of a watched run. `bound`: the scenario's, with the tail.
+    """Computes the decomposition of a watched run. `bound`: the scenario's."""
+    service = world_of(scenario).services[0]
 
-    Raises:
-        ValueError: The bound is without it.
-    """
-    with_tail = bound.with_tail
-    if with_tail is None:
-        raise ValueError("the decomposition needs the bound with the tail")
-    found = _Computation(scenario, with_tail.ceilings)
-    slow_wh = own_wh = 0.0
-    for n, minute in enumerate(with_tail.minutes):
-        first, last = (round(at * MINUTE_S / PERIOD_S) for at in (n, n + 1))
-        for fleet in watched.fleets[first:last]:
-            hours = min(1.0, minute.span_s / MINUTE_S) * PERIOD_S / 3600.0
-            slow_w, own_w = found.watts(minute, fleet)
-            slow_wh, own_wh = slow_wh + slow_w * hours, own_wh + own_w * hours
+    def idle_of(mode: Mode) -> float:
+        return idle_w(engine_model(service.model, mode.gpu, mode.tp, service.engine))
+
+    own_wh = sum(count * idle_of(mode) for fleet in watched.fleets for mode, count in fleet.items()) * PERIOD_S / 3600.0
+    had = [(part, own.span_s) for own in bound.intervals if own.fit is not None for part in own.fit.parts]
+    bound_wh = sum(part.count * idle_of(part.mode) * span_s for part, span_s in had) / 3600.0
     took, transition_wh = float(watched.figures["energy_wh"]), float(watched.figures["energy_wh_by"]["transition"])
+    spare_wh = own_wh - bound_wh
     return Decomposition(
         bound_wh=bound.energy_wh,
-        tail_wh=with_tail.energy_wh - bound.energy_wh,
-        fleet_wh=slow_wh - with_tail.energy_wh,
-        clock_wh=own_wh - slow_wh,
+        spare_wh=spare_wh,
         transition_wh=transition_wh,
-        rest_wh=took - transition_wh - own_wh,
+        work_wh=took - transition_wh - spare_wh - bound.energy_wh,
     )
-
-
-class _Computation:
-    """Computes what a fleet draws under a minute's load."""
-
-    def __init__(self, scenario: Scenario, ceilings: Mapping[Mode, Ceiling]) -> None:
-        self._service = world_of(scenario).services[0]
-        self._ceilings = ceilings
-        self._profiles: dict[tuple[Mode, Lengths], LoadProfile | None] = {}
-
-    def watts(self, minute: Minute, fleet: Fleet) -> tuple[float, float]:
-        """Returns the fleet's power at the slowest clocks that keep the tail, and at its own.
-
-        Every instance has the same part of the load.
-        """
-        serving = sum(fleet.values())
-        if not serving:
-            return 0.0, 0.0
-        slow_w = own_w = 0.0
-        for (mode, mhz), count in fleet.items():
-            profile = self._profile(mode, minute.lengths)
-            if profile is None:
-                continue
-            each_rps = minute.rps / serving
-            watts = _watts(profile, each_rps)
-            enough = self._ceilings[mode].cut(profile).rps[:, -1] >= each_rps
-            slow_w += count * float(watts[enough].min(initial=np.inf) if enough.any() else watts[-1])
-            own_w += count * float(np.interp(mhz, profile.mhz, watts))
-        return slow_w, own_w
-
-    def _profile(self, mode: Mode, lengths: Lengths | None) -> LoadProfile | None:
-        """None: no request came, or none that fits such an instance."""
-        if lengths is None or mode not in self._ceilings:
-            return None
-        if (mode, lengths) not in self._profiles:
-            worker = engine_model(self._service.model, mode.gpu, mode.tp, self._service.engine)
-            tokens = lengths.prompt_tokens, lengths.output_tokens
-            self._profiles[mode, lengths] = modelled(worker, *tokens, self._ceilings[mode].mhz)
-        return self._profiles[mode, lengths]
-
-
-def _watts(profile: LoadProfile, rps: float) -> Floats:
-    """Returns the power of one instance by clock, (clocks,).
-
-    Beyond what one carries at a clock it draws what it does at the most.
-    """
-    return np.array([np.interp(rps, loads, watts) for loads, watts in zip(profile.rps, profile.watts, strict=True)])
 
 
 def energy_by_kind(results: Results) -> Table:
@@ -185,10 +120,10 @@ def table(policy: str, found: Decomposition) -> Table:
         return label, f"{energy_wh:,.0f}", f"{100.0 * energy_wh / total:.1f}"
 
     return Table(
-        f"Where the energy of {policy} goes, from the bound up, summed over the minutes.",
+        f"Where the energy of {policy} goes, from the bound up.",
         ("", "Wh", "%"),
         (
-            row("clairvoyant bound", found.bound_wh),
+            row("bound", found.bound_wh),
             *(row(label, energy_wh) for label, energy_wh in found.steps.items()),
             row(policy, total),
         ),

@@ -48,7 +48,7 @@ class Experiment:
 
     `headlines`: labels of the rows that the document opens with, and what they are called there. `quick`: whether its
     runs are done when no experiment is named.
-    `stands_in`: what is not the paper's own. `bound`: whether the clairvoyant bound is worked out beside the runs.
+    `stands_in`: what is not the paper's own. `bound`: whether the bound is worked out beside the runs.
     `listed`: labels of the runs that table and picture show; none: all of them. `table`: of all runs. `chart`: of all
     runs, in place of the energy of each.
     `decomposed`: label of the run whose energy is taken apart, from the bound up; empty: none.

@@ -111,20 +111,13 @@ def _bound_values(bound: Bound | None) -> dict[str, Any] | None:
     if bound is None:
         return None
     own = {"energy_wh": bound.energy_wh, "gpu_hours": bound.gpu_hours, "carbon_g": bound.carbon_g}
-    return {**_rounded(own), "short_minutes": bound.short_minutes, "with_tail": _bound_values(bound.with_tail)}
+    return {**_rounded(own), "short": bound.short, "keeps": bound.keeps}
 
 
 def _bound(values: Mapping[str, Any] | None) -> Bound | None:
     if values is None:
         return None
-    return Bound(
-        values["energy_wh"],
-        values["gpu_hours"],
-        (),
-        values["short_minutes"],
-        values["carbon_g"],
-        with_tail=_bound(values["with_tail"]),
-    )
+    return Bound(values["energy_wh"], values["gpu_hours"], (), values["short"], values["carbon_g"], values["keeps"])
 
 
 def _found(columns: list[str], own: Mapping[str, Any]) -> Found:

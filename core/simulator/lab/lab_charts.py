@@ -18,5 +18,5 @@ def chart_of(experiment: Experiment, results: Results, bound: Bound | None = Non
     if experiment.chart is not None:
         return replace(experiment.chart(results), title=experiment.title)
     energy = tuple(Bar(label, own["energy_wh"] / 1e3) for label, own in experiment.shown(results).items())
-    least = None if bound is None else (bound.energy_wh / 1e3, "clairvoyant bound")
+    least = None if bound is None else (bound.energy_wh / 1e3, "bound")
     return BarChart("energy of each run, kWh (simulated)", energy, experiment.title, least)

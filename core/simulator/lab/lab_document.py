@@ -120,15 +120,10 @@ def runs_table(results: Results, bound: Bound | None) -> Table:
         latencies = (own["ttft_s"]["p99"], own["tpot_s"]["p99"], own["e2e_s"]["mean"])
         cells += [_number(value) for value in (own["slo_attainment"], *latencies)]
         rows.append((*cells, f"{own['gpu_hours']:.1f}"))
-    for label, floor in _bounds(bound):
-        figures = (*_energy(floor.energy_wh, first), *([_whole(floor.carbon_g)] if carbon else []))
-        rows.append((f"*{label}*", *figures, "", "", "", "", f"{floor.gpu_hours:.1f}"))
+    if bound is not None and bound.energy_wh > 0.0:  # 0: short in all minutes
+        figures = (*_energy(bound.energy_wh, first), *([_whole(bound.carbon_g)] if carbon else []))
+        rows.append(("*bound*", *figures, "", "", "", "", f"{bound.gpu_hours:.1f}"))
     return Table("", tuple(head), tuple(rows))
-
-
-def _bounds(bound: Bound | None) -> list[tuple[str, Bound]]:
-    both = (("clairvoyant bound", bound), ("the same, 99 % in time", None if bound is None else bound.with_tail))
-    return [(label, own) for label, own in both if own is not None and own.energy_wh > 0.0]  # 0: short in all minutes
 
 
 def _whole(value: float | None) -> str:

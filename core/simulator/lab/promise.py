@@ -14,6 +14,7 @@ from pathlib import Path
 from core.observations.limits import lacks_pace
 from core.policy.presets import PRESETS
 from core.simulator import shipped_scenarios
+from core.simulator.lab.bound import least_energy
 from core.simulator.lab.experiment import CONVERSATION, Table
 from core.simulator.lab.found import Found
 from core.simulator.lab.measures import CALCULATED, Figures
@@ -48,7 +49,9 @@ MOST_WITHOUT = 30_000  # requests of a row that is also run without one mean aft
 _HOUR = "azure-conv-12xh100"
 _FIRST_HOUR = ("workload.requests=null", "workload.duration_s=3600")
 _TIMES = 17  # as scenarios/dynamollm-70b-h100.yaml has the hour
+_HOURS = (f"GPU h of `{OURS}`", "of the bound", "of the fleet that stays")
 _COUNT, _RATE = "requests", "rate_rps"
+_BOUNDS = {"bound": False, "stays": True}  # of a fleet that changes each minute, and of one that stays
 
 
 class PromiseError(ValueError):
@@ -109,6 +112,25 @@ def loads_of(case: Case) -> dict[str, float]:
     return {_COUNT: float(count), _RATE: count / last_s if last_s else math.nan}
 
 
+def bounds_of(case: Case) -> dict[str, float]:
+    """Returns the energy and the GPU-hours of a row's bounds; NaN where no fleet keeps the objectives, or has room.
+
+    Raises:
+        ScenarioError: The scenario cannot be used.
+        TraceError: The trace cannot be used.
+        SimulationError: It is not one of which a bound is known.
+    """
+    scenario = read_scenario(case.file, case.settings)
+    blocks = list(requests_of(scenario, case.trace).blocks())
+    found = {}
+    for name, stays in _BOUNDS.items():
+        bound = least_energy(scenario, blocks, stays)
+        known = bound.keeps and not bound.short
+        found[f"{name}_wh"] = bound.energy_wh if known else math.nan
+        found[f"{name}_gpu_hours"] = bound.gpu_hours if known else math.nan
+    return found
+
+
 def runs_on(load: Mapping[str, float]) -> tuple[str, ...]:
     """Returns what is run on a row of this load: the policies, and `greenserve` without each of its means."""
     return (*POLICIES, *(WITHOUT if load[_COUNT] <= MOST_WITHOUT else ()))
@@ -159,6 +181,32 @@ def table_without(kept: Mapping[str, Found]) -> Table:
     shown = {name: found.runs for name, found in kept.items() if not WITHOUT.keys().isdisjoint(found.runs)}
     rows = ((name, *(_cell(runs.get(own), None) for own in (OURS, *WITHOUT))) for name, runs in shown.items())
     return Table("", head, tuple(rows))
+
+
+def table_bounds(kept: Mapping[str, Found]) -> Table:
+    """Returns the table of `greenserve` beside the bounds, a row for each case whose bounds were computed."""
+    head = ("scenario", f"`{OURS}`", "bound", "times the bound", "a fleet that stays", "times that", *_HOURS)
+    rows = [_row_bounds(name, found) for name, found in kept.items() if f"{next(iter(_BOUNDS))}_wh" in _known(found)]
+    return Table("", head, tuple(rows))
+
+
+def _known(found: Found) -> Figures:
+    return found.results[CALCULATED]
+
+
+def _row_bounds(name: str, found: Found) -> tuple[str, ...]:
+    own = found.runs.get(OURS, {})
+    energy_wh, cells = own.get("energy_wh"), []
+    for bound in _BOUNDS:
+        least_wh = _known(found)[f"{bound}_wh"]
+        times = None if least_wh is None or energy_wh is None else energy_wh / least_wh
+        cells += [_number(least_wh, ",.0f"), _number(times, ".2f")]
+    hours = (own.get("gpu_hours"), *(_known(found)[f"{bound}_gpu_hours"] for bound in _BOUNDS))
+    return name, _number(energy_wh, ",.0f"), *cells, *(_number(value, ".1f") for value in hours)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None or math.isnan(value) else format(value, form)
 
 
 def _row(name: str, found: Found) -> tuple[str, ...]:
@@ -214,6 +262,10 @@ def written(kept: Mapping[str, Found]) -> str:
     parts = [about, _markdown(own), "\n".join(reasons)]
     if less.rows:
         parts += [f"`{OURS}` without one of its means, on the rows {most}, as above:", _markdown(less)]
+    bounds = table_bounds(kept)
+    if bounds.rows:
+        words = f"`{OURS}` beside the bounds for {keeps} in time (energy in Wh; the last three columns are GPU-hours):"
+        parts += [words, _markdown(bounds)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from core.simulator import shipped_scenarios
 from core.simulator.lab import decomposition
-from core.simulator.lab.bound import Bound, clairvoyant
+from core.simulator.lab.bound import Bound, least_energy
 from core.simulator.lab.decomposition import Decomposition
 from core.simulator.lab.experiment import Experiment, Run
 from core.simulator.lab.found import Found
@@ -59,7 +59,7 @@ def job_of(experiment: Experiment, run: Run, given: Given) -> SimulationJob:
 
 
 def bound_of(experiment: Experiment, given: Given) -> Bound | None:
-    """Returns the clairvoyant bound of its requests; None: the experiment has none.
+    """Returns the bound of its requests; None: the experiment has none.
 
     Raises:
         SimulationError: The scenario is not one of which a bound is known.
@@ -69,7 +69,7 @@ def bound_of(experiment: Experiment, given: Given) -> Bound | None:
         return None
     trace, settings = given.instead(experiment)
     scenario = read_scenario(_scenario(experiment), settings)
-    return clairvoyant(scenario, requests_of(scenario, trace).blocks(), tail=True)
+    return least_energy(scenario, requests_of(scenario, trace).blocks())
 
 
 def found_of(experiment: Experiment, results: Results, failed: Mapping[str, str], given: Given) -> Found:
@@ -81,8 +81,8 @@ def found_of(experiment: Experiment, results: Results, failed: Mapping[str, str]
     """
     bound = bound_of(experiment, given) if results else None
     notes = [] if as_published(experiment, given) else [_in_place(experiment, given)]
-    if bound is not None and bound.short_minutes:
-        minutes = f"{bound.short_minutes} of {len(bound.minutes)} minutes"
+    if bound is not None and bound.short:
+        minutes = f"{bound.short} of {len(bound.intervals)} minutes"
         notes.append(f"The fleet is too small: in {minutes} more comes than it carries, which the bound leaves out.")
     known = {**results, CALCULATED: calculated_of(experiment)}
     return Found(known, failed, bound, _decomposed(experiment, results, bound, given), tuple(notes))

@@ -47,7 +47,7 @@ class ExperimentSerializer(serializers.Serializer):
     stands_in = serializers.CharField(help_text="What is not the paper's own.")
     scenario = serializers.CharField()
     trace = TraceSerializer(allow_null=True)
-    bound = serializers.BooleanField(help_text="Whether the clairvoyant bound is worked out beside the runs.")
+    bound = serializers.BooleanField(help_text="Whether the bound is worked out beside the runs.")
     runs = ExperimentRunSerializer(many=True)
     published = PublishedSerializer(many=True)
 
@@ -81,7 +81,7 @@ class ComparedRowSerializer(serializers.Serializer):
 
 
 class BoundSerializer(serializers.Serializer):
-    """The needs of a fleet that knows each minute's load beforehand and changes at no cost."""
+    """The needs of fleets that know all requests beforehand and change at no cost."""
 
     energy_wh = serializers.FloatField()
     gpu_hours = serializers.FloatField()

@@ -7,7 +7,6 @@ from click.testing import CliRunner
 
 from core.simulator import shipped_scenarios
 from core.simulator.lab import experiments, runs
-from core.simulator.lab.bound import clairvoyant
 from core.simulator.lab.experiment import CONVERSATION, Experiment, Row, Run
 from core.simulator.lab.measures import figure
 from core.simulator.lab.why import Claim, why
@@ -62,7 +61,6 @@ def test_another_trace_is_said_to_be_one_and_a_fleet_that_is_too_small_for_it(ti
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(rows))
     traced = Experiment("tiny", "Tiny", "tiny", (Run("pool", "single_pool"),), trace=CONVERSATION, bound=True)
     monkeypatch.setattr(experiments, "EXPERIMENTS", {"tiny": traced})
-    monkeypatch.setattr(runs, "clairvoyant", lambda scenario, blocks, tail: clairvoyant(scenario, blocks))
     out = tiny / "docs" / "results.md"
     result = CliRunner().invoke(command.lab, ["--trace", str(trace), "--out", str(out)])
     assert result.exit_code == 0, result.output

@@ -1,22 +1,17 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from core.engine.engine_model import engine_model
-from core.engine.load_profile import clocks
-from core.simulator.lab.bound import Bound, clairvoyant
+from core.simulator.lab.bound import Bound, least_energy
 from core.simulator.lab.decomposition import PERIOD_S, Watched, decompose, energy_by_kind, table, watch
-from core.simulator.lab.tail_latency import Ceiling
 from core.simulator.runs.runner import requests_of
 from core.simulator.scenario.scenario import Scenario, parse_scenario
 from core.types import Mode
 
 MODE = Mode("H100-SXM-80GB", 8)
-MHZ = clocks(engine_model("Llama2-70B", MODE.gpu, MODE.tp, "vllm-v1").gpu_params)
 DOCUMENT = {
     "fleet": {"count": 4, "model": "Llama2-70B", "gpu": MODE.gpu, "tp": 8, "tp_choices": [8], "name": "node"},
     "workload": {"generate": "poisson", "lengths": "azure-conv", "rate_rps": 8, "duration_s": 120},
@@ -32,9 +27,7 @@ def scenario() -> Scenario:
 
 @pytest.fixture(scope="module")
 def bound(scenario: Scenario) -> Bound:
-    """Half of each profile's load keeps the tail, in place of a minute of trials."""
-    found = clairvoyant(scenario, requests_of(scenario).blocks())
-    return replace(found, with_tail=replace(found, ceilings={MODE: Ceiling(MHZ, np.full(MHZ.size, 0.5))}))
+    return least_energy(scenario, requests_of(scenario).blocks())
 
 
 def test_causes_add_up_to_what_the_run_took(scenario: Scenario, bound: Bound) -> None:
@@ -42,28 +35,18 @@ def test_causes_add_up_to_what_the_run_took(scenario: Scenario, bound: Bound) ->
     assert len(watched.fleets) >= 120 / PERIOD_S
     found = decompose(scenario, watched, bound)
     assert found.total_wh == pytest.approx(watched.figures["energy_wh"])
-    assert abs(found.rest_wh) < 0.3 * found.total_wh
+    assert found.work_wh > 0.0
     rows = table("greenserve", found).rows
-    assert (rows[0][0], rows[-1][0], rows[-1][2]) == ("clairvoyant bound", "greenserve", "100.0")
+    assert (rows[0][0], rows[-1][0], rows[-1][2]) == ("bound", "greenserve", "100.0")
 
 
-def test_clocks_and_instances_cost_when_they_are_more_than_the_load_needs(scenario: Scenario, bound: Bound) -> None:
-    assert bound.with_tail is not None
-    figures = {"energy_wh": 500.0, "energy_wh_by": {"transition": 0.0}}
-
-    def fleet(count: int, mhz: float) -> Watched:
-        return Watched(figures, ({(MODE, mhz): count},) * 24)
-
-    few, many = (decompose(scenario, fleet(count, float(MHZ[0])), bound) for count in (2, 4))
-    assert many.fleet_wh > few.fleet_wh
-    fast = decompose(scenario, fleet(4, float(MHZ[-1])), bound)
-    assert fast.clock_wh > many.clock_wh
-    assert fast.fleet_wh == pytest.approx(many.fleet_wh)
-
-
-def test_a_bound_without_the_tail_is_refused(scenario: Scenario, bound: Bound) -> None:
-    with pytest.raises(ValueError, match="needs the bound with the tail"):
-        decompose(scenario, Watched({}, ()), replace(bound, with_tail=None))
+def test_what_an_instance_more_draws_idle_is_that_of_spare_ones(scenario: Scenario, bound: Bound) -> None:
+    figures = {"energy_wh": 500.0, "energy_wh_by": {"transition": 20.0}}
+    few, many = (decompose(scenario, Watched(figures, ({MODE: count},) * 24), bound) for count in (2, 4))
+    idle_w = engine_model("Llama2-70B", MODE.gpu, MODE.tp, "vllm-v1").idle_watts(210.0)
+    assert many.spare_wh - few.spare_wh == pytest.approx(2 * idle_w * 120.0 / 3600.0)
+    assert many.work_wh - few.work_wh == pytest.approx(few.spare_wh - many.spare_wh)
+    assert many.transition_wh == 20.0
 
 
 def test_energy_is_listed_by_kind() -> None:

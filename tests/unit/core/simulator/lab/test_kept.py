@@ -33,8 +33,8 @@ def committed():
 
 def test_figures_are_read_as_they_were_written_rounded_to_six_digits(tmp_path):
     results = {"a run": {"energy_wh": 1234.56789, "ttft_s": {"p50": 1 / 3}, "finished": 7}}
-    bound = Bound(10.0, 2.0, (), 1, None, with_tail=Bound(12.0, 2.5, (), 0, 3.0))
-    parts = Decomposition(1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+    bound = Bound(10.0, 2.0, (), 1, 3.0, keeps=False)
+    parts = Decomposition(1.0, 2.0, 3.0, 4.0)
     found = Found({**results, CALCULATED: {"by hand": 2 / 3}}, {"b": "too small"}, bound, parts, ("On other.csv.",))
     kept.write(tmp_path / "one.json", {"one": found})
     read = kept.read(tmp_path / "one.json")["one"]

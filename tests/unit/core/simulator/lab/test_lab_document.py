@@ -53,7 +53,7 @@ def test_published_stands_beside_simulated_and_what_is_off_is_explained_or_said_
     assert "- first tokens: not known." in text
     assert "- saving" not in text
     assert "| after | 120 | 0.600 | 0.991 | 0.3 | - | 5 | 8.0 |" in text
-    assert "| *clairvoyant bound* | 100 | 0.500 |" in text
+    assert "| *bound* | 100 | 0.500 |" in text
     assert "Apart.\n\n| part | Wh |\n|---|---|\n| idle | 5 |\n" in text
 
 
@@ -110,7 +110,7 @@ def test_section_says_why_when_no_run_could_be_done():
 def test_picture_has_a_bar_for_each_run_and_the_bound():
     chart = chart_of(ONE, RESULTS, Bound(100.0, 4.0, (), 0))
     assert chart.bars == (Bar("before", 0.2), Bar("after", 0.12))
-    assert (chart.title, chart.bound) == (ONE.title, (0.1, "clairvoyant bound"))
+    assert (chart.title, chart.bound) == (ONE.title, (0.1, "bound"))
     own = BarChart("share, %", (Bar("more", 40.0, 2.0),))
     assert chart_of(replace(ONE, chart=lambda _: own), RESULTS).bars == own.bars
 
