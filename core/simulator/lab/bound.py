@@ -103,8 +103,8 @@ def least_energy(scenario: Scenario, blocks: Iterable[Arrivals], stays: bool = F
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """What an interval may have: fleets, and how many requests are late on each at least (`late`). `clean`: whether
-    carbon is what they cost."""
+    """Fleets that an interval may have, with the fewest requests late on each (`late`). `clean`: whether carbon
+    is what they cost."""
 
     span_s: float
     rps: float

@@ -62,7 +62,6 @@ COMMON_SITES = Experiment(
         "7."
     ),
     runs=(*plain("freesh_baseline"), *_AS_FAR, *plain("greenserve")),
-    bound=True,
 )
 
 _ALL = (

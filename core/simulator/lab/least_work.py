@@ -71,8 +71,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LeastWork:
-    """Of each stretch of time: `joules` above idle power at each of PRICES_W, the price of the time included, (prices,
-    stretches), and the least time that the iterations take, `seconds`, (stretches,)."""
+    """`joules` above idle power at each of PRICES_W, the price of the time included, (prices, stretches of time), and
+    the least time that the iterations of each stretch take, `seconds`, (stretches,)."""
 
     joules: Floats
     seconds: Floats
@@ -84,8 +84,12 @@ def idle_w(engine: EngineModel) -> float:
 
 
 def least_work(engine: EngineModel, work: Work, edges_s: Floats) -> LeastWork:
-    """Computes what the requests take in each of the stretches between `edges_s`, (stretches + 1,), if instances of
-    this kind do all of it; the requests' times must be finite (`Work.until`)."""
+    """Computes what the requests take if instances of this kind do all of it; their times must be finite
+    (`Work.until`).
+
+    Args:
+        edges_s: Between which the stretches of time are, (edges,); one more than there are stretches.
+    """
     ones = np.ones(len(work))
     at_s = np.arange(edges_s[0], edges_s[-1], _STEP_S)
     rate = work.answers / (work.latest_s - work.at_s)

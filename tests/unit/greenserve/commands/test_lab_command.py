@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from core.simulator import shipped_scenarios
-from core.simulator.lab import experiments, runs
+from core.simulator.lab import experiments
 from core.simulator.lab.experiment import CONVERSATION, Experiment, Row, Run
 from core.simulator.lab.measures import figure
 from core.simulator.lab.why import Claim, why

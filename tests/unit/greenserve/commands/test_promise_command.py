@@ -46,9 +46,10 @@ def test_table_is_written_into_the_page_and_checked_against_its_kept_figures(tin
     text = page.read_text()
     assert text.startswith("# Policies\n")
     assert text.endswith("\n\nMore.\n")
-    night, less = [line for line in text.splitlines() if line.startswith("| night |")]
+    night, less, bounds = [line for line in text.splitlines() if line.startswith("| night |")]
     assert "(100.00)" in night
     assert less.count("(100.00)") == 2, "greenserve, and without the order of its queues"
+    assert float(bounds.split("|")[4]) > 1.0, "greenserve takes more than the bound"
     assert "- `multi_pool` (night; azure-conv-12xh100, generated; azure-conv-12xh100, generated, 17 times): " in text
     assert "multi_pool needs at least two request classes" in text
     assert "| azure-conv-12xh100, generated, 17 times |" in text

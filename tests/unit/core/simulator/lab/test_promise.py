@@ -12,7 +12,19 @@ import pytest
 from core.policy.presets import PRESETS
 from core.simulator.lab import promise
 from core.simulator.lab.experiment import CONVERSATION
-from core.simulator.lab.promise import Case, PromiseError, cases, chosen, found_of, left_out, put_into, table, written
+from core.simulator.lab.promise import (
+    Case,
+    PromiseError,
+    bounds_of,
+    cases,
+    chosen,
+    found_of,
+    left_out,
+    put_into,
+    table,
+    table_bounds,
+    written,
+)
 from core.simulator.scenario.scenario import policy_of, read_scenario
 from core.simulator.workload.public_traces import PUBLIC_TRACES, PublicTrace
 
@@ -168,3 +180,20 @@ def test_a_job_is_of_the_shipped_file_with_what_is_put_over_it(trace: Path) -> N
     job = promise.job_of(Case("row", "night", ("seed=2",), trace), "freesh")
     assert Path(job.scenario).name == "night.yaml"
     assert (job.settings, job.policy, job.trace) == (("seed=2",), "freesh", str(trace.resolve()))
+
+
+def test_rows_are_held_against_their_bounds(trace: Path) -> None:
+    bounds = bounds_of(next(case for case in cases([trace]) if case.trace == trace))
+    assert 0.0 < bounds["bound_wh"] <= bounds["stays_wh"]
+    assert 0.0 < bounds["bound_gpu_hours"] <= bounds["stays_gpu_hours"]
+    own = run(4.0 * bounds["bound_wh"], 0.99) | {"gpu_hours": 8.0}
+    none = dict.fromkeys(bounds)
+    kept = {
+        "mine": found_of(LOAD | bounds, {"greenserve": own}, {}),
+        "full": found_of(LOAD | none, {"greenserve": own}, {}),
+    }
+    mine, full = table_bounds(kept).rows
+    assert (mine[3], mine[6]) == ("4.00", "8.0")
+    assert full[2:6] == ("-", "-", "-", "-")
+    assert "beside the bounds for 99 % in time" in written(kept)
+    assert table_bounds({"none": found_of(LOAD, {}, {})}).rows == ()
