@@ -43,6 +43,18 @@ def test_bound_is_below_every_policy_that_keeps_the_objectives():
     assert floor.short == 0
 
 
+def test_bounds_of_bursts_are_below_a_fleet_that_is_there_for_them():
+    rates = [{"for_s": 59, "rps": 2}, {"for_s": 1, "rps": 60}]
+    bursts = {"generate": "poisson", "rates": rates, "duration_s": 240, "lengths": "azure-conv"}
+    own = scenario(workload=bursts)
+    changes, stays = (least_energy(own, requests_of(own).blocks(), stays) for stays in (False, True))
+    figures = run_scenario(own, requests_of(own), "greenserve {scale: static}").figures
+    assert figures["slo_attainment"] >= 0.99
+    assert changes.energy_wh < stays.energy_wh < figures["energy_wh"]
+    assert changes.keeps
+    assert stays.keeps
+
+
 def test_bound_rises_with_the_load():
     found = [least_energy(scenario(), [arrivals(rps, 3)]) for rps in (2.0, 8.0, 20.0)]
     assert found[0].energy_wh < found[1].energy_wh < found[2].energy_wh
