@@ -58,7 +58,8 @@ class Decomposition:
     """The parts of a run's energy, in Wh. They add up to what the run took; one may be below 0.
 
     `bound_wh`: of the bound; `spare_wh`: more, for what instances draw idle that the bound does not have at the time;
-    `transition_wh`: of starts; `work_wh`: for the work, at faster clocks and with fewer answers in an iteration.
+    `transition_wh`: of starts; `work_wh`: the rest, which is not measured by itself: the work beyond its least, at other
+    clocks and with fewer answers in an iteration, and what the bound neglects.
     """
 
     bound_wh: float
@@ -75,7 +76,7 @@ class Decomposition:
         return {
             "idle power of instances that the bound does not have": self.spare_wh,
             "transitions": self.transition_wh,
-            "clocks above the least, fewer answers in an iteration": self.work_wh,
+            "the rest: the work beyond its least, and what the bound neglects": self.work_wh,
         }
 
 
