@@ -58,8 +58,8 @@ class Decomposition:
     """The parts of a run's energy, in Wh. They add up to what the run took; one may be below 0.
 
     `bound_wh`: of the bound. `spare_wh`: more, for what instances draw idle that the bound does not have at the time.
-    `transition_wh`: of starts. `work_wh`: the rest, which is not measured by itself: the work beyond its least, at other
-    clocks and with fewer answers in an iteration, and what the bound neglects.
+    `transition_wh`: of starts. `work_wh`: the rest, not measured by itself: the work beyond its least, at other clocks
+    and with fewer answers in an iteration, and what the bound neglects.
     """
 
     bound_wh: float
