@@ -34,6 +34,7 @@ from core.types import Limits, Loop, Mode, ModeProfile, Source
 
 DEFAULT_SITE = "site"
 DEFAULT_SERVICE = "default"
+FOREKNOWN = "requests"  # as `declared`: what the requests to come are
 ROLES = ("first", "second")
 _ONE_PASS_TOKENS = 10**9
 
@@ -64,15 +65,15 @@ class DeclaredLoad:
 class Service:
     """Requests for one model, with their objectives. The first partition's classes are those of the figures.
 
-    `declared`: what policies expect at first; None: what an operator would who knew the requests, the peak rate and
-    mean lengths of each cell.
+    `declared`: what policies expect at first; None: what an operator would who knew the requests to come, the peak rate
+    and mean lengths of each cell.
     """
 
     name: str
     workload: Workload
     partitions: tuple[Partition, ...]
     predictor: LengthPredictor = field(default_factory=LengthPredictor)
-    declared: tuple[DeclaredLoad, ...] | None = None
+    declared: tuple[DeclaredLoad, ...] | None = ()
     model: str | None = None  # None: whatever the fleet runs
     decode: bool = True  # False: a model of one pass, whose only token is its answer
 
@@ -244,13 +245,13 @@ def _check_names(groups: Sequence[Group], services: Sequence[Service], sites: Ma
 def _services(root: Section, folder: Path) -> tuple[Service, ...]:
     """Reads the services, or the one that the root itself describes.
 
-    Objectives and predictor of the root hold for all.
+    Objectives, predictor and declared load of the root hold for those without their own.
     """
-    slo, predictor = _slo(root.section("slo")), read_predictor(root)
+    slo, predictor, declared = _slo(root.section("slo")), read_predictor(root), _declared(root)
     sections = list(root.section("services").children())
     if not sections:
         workload = read_workload(root.section("workload"), folder)
-        return (Service(DEFAULT_SERVICE, workload, _partitions(root, slo), predictor, _declared(root)),)
+        return (Service(DEFAULT_SERVICE, workload, _partitions(root, slo), predictor, declared),)
     found = []
     for section in sections:
         own = section.optional("slo")
@@ -260,7 +261,7 @@ def _services(root: Section, folder: Path) -> tuple[Service, ...]:
                 workload=read_workload(section.section("workload"), folder),
                 partitions=_partitions(section, _slo(own) if own is not None else slo),
                 predictor=read_predictor(section) if "length_predictor" in section.names() else predictor,
-                declared=_declared(section),
+                declared=_declared(section) if "declared" in section.names() else declared,
                 model=section.text("model", "") or None,
                 decode=section.flag("decode", True),
             )
@@ -270,8 +271,12 @@ def _services(root: Section, folder: Path) -> tuple[Service, ...]:
 
 
 def _declared(section: Section) -> tuple[DeclaredLoad, ...] | None:
-    """Reads `declared`, a load or a list of them: `rps`, `prompt_tokens`, `output_tokens`. None: it says nothing."""
+    """Reads `declared`, a load or a list of them: `rps`, `prompt_tokens`, `output_tokens`; or `requests`, which is
+    None."""
     if "declared" not in section.names():
+        return ()
+    if isinstance(section.values["declared"], str):
+        section.choice("declared", (FOREKNOWN,), FOREKNOWN)
         return None
     found = []
     for own in section.sections("declared"):

@@ -24,7 +24,7 @@ from core.simulator.kernel.outcome import Outcome
 from core.simulator.policies import FreeshConfig, ThresholdConfig
 from core.simulator.runs import runner
 from core.simulator.runs.runner import Loader, capacity, requests_of, run_scenario
-from core.simulator.scenario.scenario import policy_of, read_scenario
+from core.simulator.scenario.scenario import DeclaredLoad, policy_of, read_scenario
 from greenserve.cli import cli
 from greenserve.env import ROOT
 from tests.oracles.token_by_token import REFERENCE
@@ -339,6 +339,28 @@ def test_policies_begin_with_what_is_declared_where_a_scenario_says_it(tmp_path:
         figures(path, "declared={prompt_tokens: 500, output_tokens: 100}")
 
 
+def test_policies_know_of_no_load_where_a_scenario_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET)
+    nothing, known = (figures(path, *more, policy="threshold") for more in ((), ("declared=requests",)))
+    assert nothing["gpu_hours"] == pytest.approx(8 * nothing["simulated_s"] / 3600.0), "it begins with all GPUs"
+    assert known["gpu_hours"] < nothing["gpu_hours"]
+    with pytest.raises(ScenarioError, match="declared: unknown 'all'; known: requests"):
+        figures(path, "declared=all")
+
+
+def test_load_that_a_scenario_declares_is_that_of_each_service_without_one(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    workload = "{generate: poisson, rate_rps: 3, requests: 60}"
+    own = "{rps: 2, prompt_tokens: 9, output_tokens: 7}"
+    path.write_text(
+        "fleet: {model: Llama3-70B, gpu: A100-80GB, tp: 4}\nslo: {ttft_s: 2}\ndeclared: requests\n"
+        f"services: {{a: {{workload: {workload}}}, b: {{workload: {workload}, declared: {own}}}}}\n"
+    )
+    first, second = read_scenario(path).services
+    assert (first.declared, second.declared) == (None, (DeclaredLoad(2.0, 9.0, 7.0),))
+
+
 def test_loops_without_a_period_of_their_own_take_the_scenarios(tmp_path: Path) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_text(FLEET + "periods: {carbon_s: 60, shard_s: 20}\n")
@@ -351,9 +373,10 @@ def test_loops_without_a_period_of_their_own_take_the_scenarios(tmp_path: Path) 
 def test_profiles_of_a_class_count_before_the_engine_model(tmp_path: Path) -> None:
     path = tmp_path / "fleet.yaml"
     profiles = "{A100-80GB/TP4: {max_rps: 0.5, power_w: 900, source: measured}}"
-    path.write_text(FLEET + f"classes: [{{name: all, profiles: {profiles}}}]\n")
+    known = FLEET + "declared: requests\n"
+    path.write_text(known + f"classes: [{{name: all, profiles: {profiles}}}]\n")
     slow = figures(path, policy="min_energy {alpha: 1.0}")
-    path.write_text(FLEET)
+    path.write_text(known)
     assert slow["gpu_hours"] > figures(path, policy="min_energy {alpha: 1.0}")["gpu_hours"]
 
 
