@@ -17,6 +17,7 @@ import numpy as np
 
 from core.algorithms.clock.deadline_clock import PROMPT
 from core.algorithms.fleet.arrival_replay import MOST_SEEN, Arrivals
+from core.algorithms.fleet.site_mix import SiteMode
 from core.controllers.clock import deadline_clock
 from core.controllers.clock.deadline_clock import DeadlineConfig, DeadlineObservation, DeadlineState
 from core.controllers.fleet import right_size
@@ -54,7 +55,8 @@ def scale_turn(turns: int = 100, warm_ups: int = 10) -> dict[str, Any]:
     at_s = np.cumsum(rng.exponential(1.0 / RATE_RPS, int(RATE_RPS * (HOUR_S + period_s * (turns + warm_ups)))))
     prompts, outputs = (tokens.astype(float) for tokens in AZURE_CONV.draw(rng, at_s.size))
     mean = Lengths(prompts.mean(), outputs.mean())
-    seen, state, standing = SeenLengths(mean, (mean,)), None, {}
+    seen, standing = SeenLengths(mean, (mean,)), dict[SiteMode, int]()
+    state: RightSizeState | None = None
     took_s = np.zeros((turns + warm_ups, 3))
     for turn in range(turns + warm_ups):
         now_s = HOUR_S + period_s * turn
@@ -82,11 +84,13 @@ def scale_turn(turns: int = 100, warm_ups: int = 10) -> dict[str, Any]:
         pool = PoolNow(ROOM, {}, standing, 0, None)
         obs = observation(now_s, PoolKey("", "all"), rates_rps, kinds, limits, pool)
         observed = time.process_time()
-        obs = replace(obs, least=least_instances(now_s, load, obs.offers, came, ahead_rps(rates_rps)[1]))
+        before = None if state is None else state.least
+        least = least_instances(now_s, load, obs.offers, came, ahead_rps(rates_rps)[1], before=before)
+        obs = replace(obs, least=least)
         replayed = time.process_time()
         state, _ = right_size.step(state, obs, CONFIG.fleet)
         took_s[turn] = np.diff([began, observed, replayed, time.process_time()])
-        assert isinstance(state, RightSizeState)
+        assert state is not None
         standing = state.workers
     parts = took_s[warm_ups:].mean(axis=0)
     whole_ms = took_s[warm_ups:].sum(axis=1) * 1e3

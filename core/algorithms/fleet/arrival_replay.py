@@ -11,6 +11,7 @@ long as it is remembered, and nothing is assumed of what bursts are like.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,8 @@ FLIGHT = np.dtype(  # what an instance is at: from when to when, how long it tak
         ("chunks", np.float64),
         ("tokens", np.float64),  # of one prompt by itself; else 0
         ("due_s", np.float64),  # of one prompt by itself that is not late yet; else infinite
-        ("waiting", np.float64),  # tokens of prompts that wait
+        ("count", np.int64),  # of prompts that wait, and their tokens
+        ("waiting", np.float64),
     ]
 )
 WAITS = np.dtype([("tokens", np.float64), ("due_s", np.float64)])
@@ -117,6 +119,16 @@ def prefill_s(c: Floats, tokens: Floats, chunk: float, decodes: float, context: 
 
 
 @compiled
+def table_s(c: Floats, tokens: Floats, chunk: float, answers_per_row: float, context: float) -> Floats:
+    """Returns `prefill_s` beside 0, 1, 2 ... times `answers_per_row` answers with `context` tokens each, (answers,
+    lengths)."""
+    found = np.empty((ANSWERS, tokens.size))
+    for row in range(ANSWERS):
+        found[row] = prefill_s(c, tokens, chunk, row * answers_per_row, row * answers_per_row * context)
+    return found
+
+
+@compiled
 def place_of(tokens: float, lengths: int) -> tuple[int, float]:
     """Returns where a prompt lies among the first `lengths` of `TOKENS`: the last that is no longer, and how far it is
     on the way to the next, from 0 to 1 (more beyond them)."""
@@ -135,21 +147,26 @@ def places_of(tokens: Floats, lengths: int) -> tuple[Ints, Floats]:
 
 
 @compiled
-def between(table_s: Floats, answers_per_row: float, answers: float, tokens: float) -> float:
-    """Returns the seconds of a prefill of so many tokens beside so many answers, on lines between those in the table,
-    (answers, lengths)."""
-    return at_place(table_s, answers_per_row, answers, *place_of(tokens, table_s.shape[1]))
+def row_of(answers: float, answers_per_row: float, rows: int) -> tuple[int, float]:
+    """Returns where so many answers lie among the rows of a table: the last row with no more, and how far they are on
+    the way to the next, from 0 to 1 (more beyond them)."""
+    y = answers / answers_per_row
+    row = min(int(y), rows - 2)
+    return row, y - row
 
 
 @compiled
-def at_place(table_s: Floats, answers_per_row: float, answers: float, below: int, x: float) -> float:
-    """Returns what `between` does for a prompt whose `place_of` is known; `table_s` is (answers, lengths)."""
-    y = answers / answers_per_row
-    row = min(int(y), table_s.shape[0] - 2)
-    y -= row
-    low = table_s[row, below] * (1.0 - x) + table_s[row, below + 1] * x
-    high = table_s[row + 1, below] * (1.0 - x) + table_s[row + 1, below + 1] * x
-    return float(low * (1.0 - y) + high * y)
+def in_row(times_s: Floats, row: int, below: int, x: float) -> float:
+    """Returns the seconds of a prefill with a `place_of` beside the answers of a row of the table, (answers,
+    lengths)."""
+    return float(times_s[row, below] * (1.0 - x) + times_s[row, below + 1] * x)
+
+
+@compiled
+def between(times_s: Floats, row: int, y: float, below: int, x: float) -> float:
+    """Returns the seconds of a prefill with a `place_of` beside answers with a `row_of`, on lines between those in the
+    table, (answers, lengths)."""
+    return in_row(times_s, row, below, x) * (1.0 - y) + in_row(times_s, row + 1, below, x) * y
 
 
 @compiled
@@ -166,62 +183,68 @@ def hurried_s(flight: Any, now_s: float) -> tuple[float, float]:
 
 
 @compiled
-def take_in(
-    flight: Any,
-    waits: Any,
-    count: int,
-    now_s: float,
-    table_s: Floats,
-    answers_per_row: float,
-    answers: float,
-    chunk: float,
-) -> tuple[int, int]:
+def take_in(f: Any, waits: Any, now_s: float, times_s: Floats, row: int, y: float, chunk: float) -> int:
     """Takes in what waits at an instance, round by round, until one ends after `now_s`: the shortest prompt, and as
-    many more as make a chunk. Returns how many wait still, of `count`, and how many are late.
+    many more as make a chunk. Returns how many are late.
 
-    `flight` is of FLIGHT; `waits` of WAITS, (most that wait,); `table_s` of `between`, (answers, lengths).
+    `f` is of FLIGHT; `waits` of WAITS, (most that wait,); `times_s` (answers, lengths), `row` and `y`: of `between`.
     """
-    late_ones = 0
-    while count > 0 and flight["ends_s"] <= now_s:
+    late_ones, count, lengths = 0, f["count"], times_s.shape[1]
+    while count > 0 and f["ends_s"] <= now_s:
         round_tokens, taken, soonest_s = 0.0, 0, np.inf
         while count > 0:
-            j = int(np.argmin(waits["tokens"][:count]))
-            if taken > 0 and round_tokens + waits[j]["tokens"] > chunk:
+            shortest, tokens = 0, waits[0]["tokens"]
+            for j in range(1, count):
+                if waits[j]["tokens"] < tokens:
+                    shortest, tokens = j, waits[j]["tokens"]
+            if taken > 0 and round_tokens + tokens > chunk:
                 break
-            round_tokens += waits[j]["tokens"]
-            soonest_s = min(soonest_s, waits[j]["due_s"])
+            round_tokens += tokens
+            soonest_s = min(soonest_s, waits[shortest]["due_s"])
             taken += 1
             count -= 1
-            waits[j] = waits[count]
-        flight["waiting"] -= round_tokens
-        flight["top_s"] = between(table_s, answers_per_row, answers, round_tokens)
-        flight["begun_s"] = flight["ends_s"]
-        flight["ends_s"] += flight["top_s"]
-        flight["chunks"] = np.ceil(round_tokens / chunk)
-        flight["tokens"], flight["due_s"] = 0.0, np.inf
-        if flight["ends_s"] > soonest_s:
+            waits[shortest]["tokens"], waits[shortest]["due_s"] = waits[count]["tokens"], waits[count]["due_s"]
+        f["waiting"] -= round_tokens
+        f["top_s"] = between(times_s, row, y, *place_of(round_tokens, lengths))
+        f["begun_s"] = f["ends_s"]
+        f["ends_s"] += f["top_s"]
+        f["chunks"] = np.ceil(round_tokens / chunk)
+        f["tokens"], f["due_s"] = 0.0, np.inf
+        if f["ends_s"] > soonest_s:
             late_ones += 1
         elif taken == 1:
-            flight["tokens"], flight["due_s"] = round_tokens, soonest_s
-    return count, late_ones
+            f["tokens"], f["due_s"] = round_tokens, soonest_s
+    f["count"] = count
+    return late_ones
 
 
 @compiled
-def soonest(flights: Any, now_s: float, table_s: Floats, answers_per_row: float, answers: float) -> int:
-    """Returns the instance that is done first with the prompts that it has; the first that has none, if there is one.
+def time_waiting(flights: Any, i: int, waiting_s: Floats, times_s: Floats, row: int) -> None:
+    """Notes how long the prompts that wait at an instance take, together, beside the answers of a row of the
+    table, and of the next.
 
-    `flights` is of FLIGHT, (instances,); `table_s` of `between`, (answers, lengths).
+    `flights` is of FLIGHT, (instances,); `waiting_s` (2, instances); `times_s` (answers, lengths).
     """
-    for i in range(flights.size):
-        if flights[i]["ends_s"] <= now_s:
-            return i
+    waiting_s[:, i] = 0.0
+    if flights[i]["count"] > 0:
+        below, x = place_of(flights[i]["waiting"], times_s.shape[1])
+        waiting_s[0, i], waiting_s[1, i] = in_row(times_s, row, below, x), in_row(times_s, row + 1, below, x)
+
+
+@compiled
+def soonest(flights: Any, now_s: float, chunk_s: Floats, ends_s: Floats, waiting_s: Floats, y: float) -> int:
+    """Returns the instance that is done first with the prompts that it has, if all hurry.
+
+    `flights` is of FLIGHT; `chunk_s` and `ends_s` have its `hurried_s`, renewed where a chunk has ended; all
+    (instances,). `waiting_s`: of `time_waiting`, (2, instances); `y`: of `row_of`.
+    """
     best, best_s = 0, np.inf
     for i in range(flights.size):
-        free_s = hurried_s(flights[i], now_s)[1]
-        if flights[i]["waiting"] > 0.0:
-            free_s += between(table_s, answers_per_row, answers, flights[i]["waiting"])
-        if free_s < best_s:
-            best, best_s = i, free_s
+        if chunk_s[i] <= now_s:
+            chunk_s[i], ends_s[i] = hurried_s(flights[i], now_s)
+        done_s = ends_s[i] + (waiting_s[0, i] * (1.0 - y) + waiting_s[1, i] * y)
+        if done_s < best_s:
+            best, best_s = i, done_s
     return best
 
 
@@ -231,9 +254,10 @@ def late(
     tokens: Floats,
     below: Ints,
     x: Floats,
+    phase: Floats,
     limit_s: Floats,
     before: Ints,
-    table_s: Floats,
+    times_s: Floats,
     answers_per_row: float,
     tpot_s: float,
     largest: float,
@@ -253,38 +277,54 @@ def late(
     Args:
         at_s, tokens, limit_s: Of each request, in order: when it comes, its prompt, the limit of its TTFT; (requests,).
         below, x: `places_of` the prompts, (requests,).
+        phase: How far the iteration is that is under way when each comes, from 0 to 1, (requests,).
         before: Requests before each one whose answers are under way then, at the limit on the time between their
             tokens; (requests,).
-        table_s: Of `between`, (answers, lengths); `answers_per_row` more in each row.
+        times_s: Of `between`, (answers, lengths); `answers_per_row` more in each row.
         tpot_s: The limit on the time between tokens; the longest iteration that is under way when a request comes.
         largest: Answers that an engine has under way at most; where more come it must be done with them sooner.
         chunk: Tokens of a prompt in an iteration at most.
     """
-    flights, waits = np.zeros(instances, FLIGHT), np.zeros((instances, MOST_WAITING), WAITS)
-    counts = np.zeros(instances, np.int64)
-    late_ones, holding, answers = 0, 0, 0.0  # holding: instances at which prompts wait
+    flights, waits = np.zeros(instances, FLIGHT), np.empty((instances, MOST_WAITING), WAITS)
+    chunk_s, hurried_ends_s = (
+        np.full(instances, -np.inf),
+        np.empty(instances),
+    )  # of `hurried_s`; the last till the first
+    waiting_s = np.zeros((2, instances))
+    late_ones, holding, rows = 0, 0, times_s.shape[0]  # holding: instances at which prompts wait
+    row, y = 0, 0.0
     for k in range(at_s.size):
         now_s, came = at_s[k], before[k] / instances
         share = min(1.0, 1.0 / (SPARE + came / largest)) if ttft_share > 0.0 else 1.0
         answers = min(came * share, largest)
-        for i in range(instances if holding > 0 else 0):
-            if counts[i] > 0:
-                counts[i], more = take_in(
-                    flights[i], waits[i], counts[i], now_s, table_s, answers_per_row, answers, chunk
-                )
-                late_ones += more
-                holding -= counts[i] == 0
-        best = soonest(flights, now_s, table_s, answers_per_row, answers)
+        row_before = row
+        row, y = row_of(answers, answers_per_row, rows)
+        best = instances  # the first that has no prompts; else the one that is done with its own first
+        for i in range(instances):
+            if chunk_s[i] <= now_s and flights[i]["ends_s"] <= now_s:
+                if flights[i]["count"] > 0:
+                    late_ones += take_in(flights[i], waits[i], now_s, times_s, row, y, chunk)
+                    time_waiting(flights, i, waiting_s, times_s, row)
+                    holding -= flights[i]["count"] == 0
+                if flights[i]["ends_s"] <= now_s:
+                    best = min(best, i)
+                    if holding == 0:
+                        break
+        if row != row_before:
+            for i in range(instances if holding > 0 else 0):
+                time_waiting(flights, i, waiting_s, times_s, row)
+        if best == instances:
+            best = soonest(flights, now_s, chunk_s, hurried_ends_s, waiting_s, y)
         most_answers = min(came, largest)
         each_s = tpot_s * most_answers / came if came > 0.0 else tpot_s
         due_s = now_s + limit_s[k]
-        if at_place(table_s, answers_per_row, most_answers, 0, 0.0) > each_s:
+        if between(times_s, *row_of(most_answers, answers_per_row, rows), 0, 0.0) > each_s:
             late_ones += 1
             due_s = np.inf  # it is late once
         f = flights[best]
-        own_s = at_place(table_s, answers_per_row, answers, below[k], x[k])
+        own_s = between(times_s, row, y, below[k], x[k])
         if f["ends_s"] <= now_s:  # nothing to take in
-            f["begun_s"] = now_s + (tpot_s * share * ((k * PHASE) % 1.0) if answers > 0.0 else 0.0)
+            f["begun_s"] = now_s + (tpot_s * share * phase[k] if answers > 0.0 else 0.0)
             f["top_s"], f["chunks"], f["tokens"], f["due_s"] = own_s, np.ceil(tokens[k] / chunk), tokens[k], due_s
             f["ends_s"] = f["begun_s"] + own_s
             if f["ends_s"] > due_s:
@@ -296,35 +336,50 @@ def late(
                     paced_s = min(paced_s, f["begun_s"] + f["chunks"] * tpot_s * share)
                 f["ends_s"] = max(f["ends_s"], paced_s)
         else:
-            chunk_s, ends_s = hurried_s(f, now_s)
-            f["begun_s"], f["ends_s"] = ends_s - f["top_s"], ends_s
-            if counts[best] == 0 and tokens[k] < f["tokens"] * (ends_s - chunk_s) / f["top_s"]:
+            f["begun_s"], f["ends_s"] = hurried_ends_s[best] - f["top_s"], hurried_ends_s[best]
+            count = f["count"]
+            if count == 0 and tokens[k] < f["tokens"] * (f["ends_s"] - chunk_s[best]) / f["top_s"]:
                 f["begun_s"] += own_s
                 f["ends_s"] += own_s
-                late_ones += int(chunk_s + own_s > due_s)
+                late_ones += int(chunk_s[best] + own_s > due_s)
                 if f["ends_s"] > f["due_s"]:
                     f["due_s"] = np.inf
                     late_ones += 1
-            elif counts[best] == MOST_WAITING:
+            elif count == MOST_WAITING:
                 late_ones += 1
             else:
-                waits[best, counts[best]]["tokens"], waits[best, counts[best]]["due_s"] = tokens[k], due_s
-                holding += counts[best] == 0
-                counts[best] += 1
+                waits[best, count]["tokens"], waits[best, count]["due_s"] = tokens[k], due_s
+                holding += count == 0
+                f["count"] = count + 1
                 f["waiting"] += tokens[k]
+                time_waiting(flights, best, waiting_s, times_s, row)
+        chunk_s[best] = -np.inf
         if late_ones > most:
             return late_ones
     for i in range(instances):
-        late_ones += take_in(flights[i], waits[i], counts[i], np.inf, table_s, answers_per_row, answers, chunk)[1]
+        late_ones += take_in(flights[i], waits[i], np.inf, times_s, row, y, chunk)
     return late_ones
+
+
+@compiled
+def alone_at(tokens_s: Floats, below: Ints, x: Floats) -> Floats:
+    """Returns the least seconds that prompts, by themselves, take on any of some kinds of instance, (requests,).
+
+    `tokens_s`: of a prompt of each of `TOKENS`, (kinds, lengths); `below`, `x`: `places_of` the prompts.
+    """
+    found = np.full(below.size, np.inf)
+    for kind in range(tokens_s.shape[0]):
+        for k in range(below.size):
+            found[k] = min(found[k], in_row(tokens_s, kind, below[k], x[k]))
+    return found
 
 
 def alone_s(c: Floats, prompt_tokens: Floats, chunk_tokens: int) -> Floats:
     """Returns the seconds of each prompt by itself at the top clock, both (requests,), in chunks of at most
     `chunk_tokens`; `c` has the costs, (costs,)."""
     lengths = _lengths(prompt_tokens)
-    found: Floats = np.interp(prompt_tokens, lengths, prefill_s(c, lengths, float(chunk_tokens), 0.0, 0.0))
-    return found
+    places = places_of(prompt_tokens, lengths.size)
+    return alone_at(prefill_s(c, lengths, float(chunk_tokens), 0.0, 0.0)[None], *places)
 
 
 def _lengths(prompt_tokens: Floats) -> Floats:
@@ -335,20 +390,24 @@ def _lengths(prompt_tokens: Floats) -> Floats:
 class Again:
     """The requests that came, as they come again on whatever kind of instance.
 
-    A request that is late on all of them, by itself, is not counted.
+    A request that is late on all of them, by itself, is not counted. `hopeless_share`: of such requests.
 
     Args:
         nearer: How many times as fast the requests are to come.
-        least_s: What each prompt takes by itself on the fastest kind of instance (`alone_s`), (requests,).
+        kinds: The costs of each kind of instance (`core.engine.compiled_model`), each (costs,).
     """
 
-    def __init__(self, seen: Arrivals, load: EngineLoad, nearer: float, least_s: Floats) -> None:
+    def __init__(self, seen: Arrivals, load: EngineLoad, nearer: float, kinds: Iterable[Floats]) -> None:
         at_s = (seen.at_s - seen.at_s[0]) / nearer
         before = np.arange(at_s.size) - np.searchsorted(at_s, at_s - load.answer_tokens * load.tpot_s)
-        limit_s = np.where(least_s > seen.limit_s, np.inf, seen.limit_s)
         self.load, self.lengths, self.most_before = load, _lengths(seen.prompt_tokens), float(before.max())
         places = places_of(seen.prompt_tokens, self.lengths.size)
-        self.requests = (at_s, seen.prompt_tokens, *places, limit_s, before)  # as `late` takes them
+        alone = np.array([prefill_s(c, self.lengths, float(load.chunk_tokens), 0.0, 0.0) for c in kinds])
+        hopeless = alone_at(alone, *places) > seen.limit_s
+        limit_s = np.where(hopeless, np.inf, seen.limit_s)
+        self.hopeless_share = float(hopeless.mean())
+        phase = np.arange(at_s.size) * PHASE % 1.0
+        self.requests = (at_s, seen.prompt_tokens, *places, phase, limit_s, before)  # as `late` takes them
 
 
 class Replay:
@@ -362,21 +421,40 @@ class Replay:
     def __init__(self, c: Floats, again: Again, largest: float) -> None:
         load, chunk = again.load, float(again.load.chunk_tokens)
         each = max(1.0, min(again.most_before, largest) / (ANSWERS - 1))
-        beside = np.arange(ANSWERS) * each
-        table_s = np.array([prefill_s(c, again.lengths, chunk, n, n * load.context_tokens) for n in beside])
-        self._given = (*again.requests, table_s, each, load.tpot_s, largest, chunk, load.ttft_share)
+        times_s = table_s(c, again.lengths, chunk, each, load.context_tokens)
+        self._given = (*again.requests, times_s, each, load.tpot_s, largest, chunk, load.ttft_share)
 
     def late_on(self, instances: int, most: float = math.inf) -> int:
         """Returns how many requests are late, or some number above `most`."""
         return late(*self._given, instances, most)
 
-    def fewest(self, most: int, allowed: float) -> int | None:
+    def fewest(self, most: int, allowed: float, near: int | None = None) -> int | None:
         """Returns the fewest instances, of `most`, on which no more requests are late than are allowed; None: on all
-        of them more are."""
+        of them more are.
+
+        Late requests do not always become fewer with each more instance. Where all are too few, or `near` is not known,
+        the answer is that of a bisection; else the nearest to `near` that is enough where one fewer is not.
+
+        Args:
+            near: Where to look first: three replays tell that the last answer is still right.
+        """
+
+        def enough(instances: int) -> bool:
+            return self.late_on(instances, allowed) <= allowed
+
         low, high = 1, most + 1
+        if near is not None and near <= most and enough(most):
+            if enough(near):
+                while near > 1 and enough(near - 1):
+                    near -= 1
+                return near
+            low, step = near + 1, 1
+            while low + step <= most and not enough(low + step - 1):
+                low, step = low + step, 2 * step
+            high = min(low + step - 1, most)
         while low < high:
             middle = (low + high) // 2
-            if self.late_on(middle, allowed) <= allowed:
+            if enough(middle):
                 high = middle
             else:
                 low = middle + 1

@@ -88,12 +88,14 @@ class RightSizeObservation:
 @dataclass(frozen=True, slots=True)
 class RightSizeState:
     """The mix that was last asked for, under the load of now; since when another would have been better; the changes of
-    the last hour (when, where, how many); and since when the load is looked at."""
+    the last hour (when, where, how many); since when the load is looked at; and how many of each kind keep TTFT
+    (the last observation's `least`)."""
 
     mix: Mix
     better_since_s: float | None = None
     changed: tuple[tuple[float, str, int], ...] = ()
     since_s: float | None = None
+    least: Mapping[SiteMode, int | None] | None = None
 
     @property
     def workers(self) -> dict[SiteMode, int]:
@@ -245,7 +247,7 @@ class _Choice:
         state = self._state
         if state is not None:
             mix = state.mix if present is None else present
-            state = replace(state, mix=mix, better_since_s=since_s, since_s=self._since_s)
+            state = replace(state, mix=mix, better_since_s=since_s, since_s=self._since_s, least=self._obs.least)
         return state, _effects(self._obs, self._config, (), reason, text, weighed, present)
 
     def _changed(
@@ -261,7 +263,7 @@ class _Choice:
             ScaleTo(replace(self._obs.pool, site=site or self._obs.pool.site), _at_site(chosen.workers, site))
             for site in sorted(moved)
         )
-        state = RightSizeState(chosen, changed=changed, since_s=self._since_s)
+        state = RightSizeState(chosen, changed=changed, since_s=self._since_s, least=self._obs.least)
         for_promise_w = self._for_promise_w(chosen)
         if for_promise_w is not None:
             text += f", {for_promise_w:.0f} of {_watts(chosen):.0f} W for the promise"

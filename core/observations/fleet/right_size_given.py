@@ -201,7 +201,7 @@ class PoolNow:
     `room`: instances of each kind that there is room for now. `caps_w`: what they may draw, by site. `standing`: those
     that draw power, also while they drain. `waiting`: requests that no instance runs. `came`: its last requests one by
     one; None: they are not known so. `budget`: what was spent of its error budget. `expected_rps`: the load to have
-    capacity for though it was not seen (`still_expected_rps`).
+    capacity for though it was not seen (`still_expected_rps`). `least`: how many kept TTFT by the last turn.
     """
 
     room: Mapping[SiteMode, int]
@@ -211,6 +211,7 @@ class PoolNow:
     came: Arrivals | None = None
     budget: ErrorBudget = field(default_factory=ErrorBudget)
     expected_rps: float = 0.0
+    least: Mapping[SiteMode, int | None] | None = None
 
 
 def offers(load: PoolLoad, room: Mapping[SiteMode, int], weights: Mapping[str, float]) -> tuple[Offer, ...]:
@@ -253,7 +254,7 @@ def observation(
     if left and load is not None and rates_rps and pool.came is not None and pool.came.at_s.size:
         with contextlib.suppress(UnknownConfiguration):  # then profiles say what keeps TTFT
             ahead = max(pool.expected_rps, ahead_rps(rates_rps)[1])
-            least = least_instances(now_s, load, left, pool.came, ahead, pool.budget)
+            least = least_instances(now_s, load, left, pool.came, ahead, pool.budget, pool.least)
     without_e2e_s = None if load is None else load.without_e2e_s(limits)
     seen = tuple(rates_rps), left, limits, pool.caps_w, dict(pool.standing), pool.waiting
     return RightSizeObservation(now_s, key, *seen, least, pool.budget.headroom, pool.expected_rps, without_e2e_s)
@@ -293,11 +294,15 @@ def least_instances(
     came: Arrivals,
     ahead_rps: float,
     budget: ErrorBudget = UNSPENT,
+    before: Mapping[SiteMode, int | None] | None = None,
 ) -> dict[SiteMode, int | None]:
     """Returns how many instances of each kind keep TTFT when what came comes again as fast as `ahead_rps`
     (`core.algorithms.fleet.arrival_replay`) and faster by the budget's head-room, be there room for them or not; None:
     no number of them does. Where no kind has room for enough, the best of them says what can be kept. Less may be late
     as the budget is spent.
+
+    Args:
+        before: The answer of the turn before, near which this one is looked for.
 
     Raises:
         UnknownConfiguration: The engine model does not know one of the kinds.
@@ -317,17 +322,17 @@ def least_instances(
         room[own.mode] += own.room
     engines = {mode: engine_model(load.model, mode.gpu, mode.tp, load.engine) for mode in room}
     costs = {mode: model_row(engine) for mode, engine in engines.items()}
-    least_s = np.min([alone_s(c, seen.prompt_tokens, does.chunk_tokens) for c in costs.values()], axis=0)
-    again = Again(seen, does, nearer, least_s)
+    again = Again(seen, does, nearer, costs.values())
     replays = {mode: Replay(costs[mode], again, load.largest_batch(engine)) for mode, engine in engines.items()}
-    hopeless = min(LATE_SHARE / 2.0, max(0.0, float((least_s > seen.limit_s).mean()) - HOPELESS_SHARE))
+    hopeless = min(LATE_SHARE / 2.0, max(0.0, again.hopeless_share - HOPELESS_SHARE))
     left = min(LATE_SHARE, budget.share_left(seen.rps(now_s), BUDGET)) - hopeless
     whole = bool(now_s - seen.at_s[0] >= MEMORY_S)
     allowed, most = allowed_late(seen.at_s.size, left, whole), max(room.values())
-    found = {mode: own.fewest(most, allowed) for mode, own in replays.items()}
+    near = {mode: count for (_, mode), count in (before or {}).items()}
+    found = {mode: own.fewest(most, allowed, near.get(mode)) for mode, own in replays.items()}
     if all(count is None or count > room[mode] for mode, count in found.items()):
         allowed += min(own.late_on(room[mode]) for mode, own in replays.items())
-        found = {mode: own.fewest(most, allowed) for mode, own in replays.items()}
+        found = {mode: own.fewest(most, allowed, near.get(mode)) for mode, own in replays.items()}
     return {own.kind: found[own.mode] for own in kinds}
 
 

@@ -80,7 +80,8 @@ def scale(turn: LoopTurn) -> Result:
         budget = _recalled(stored_of.get("budget"), ErrorBudget) or ErrorBudget()
         present = _as_it_is(_recalled(stored_of.get("state"), RightSizeState), fleet.asked(name))
         still_rps = right_size.still_expected_rps(present, context.now.timestamp(), expected_rps[name])
-        known = Known(rates_rps, waiting.get(name, 0), came_last.get(name), still_rps)
+        least = None if present is None else present.least
+        known = Known(rates_rps, waiting.get(name, 0), came_last.get(name), still_rps, least)
         obs, budget = fleet.observed(own, pool, known, budget)
         state, effects = asking.step(right_size.step, present, obs, config)
         fleet.take(state, obs.offers)
@@ -160,12 +161,13 @@ def _as_it_is(state: RightSizeState | None, asked: Mapping[SiteMode, int]) -> Ri
 @dataclass(frozen=True, slots=True)
 class Known:
     """Holds what is known of the load of a class: the rates of the look-back, the requests that wait, the last ones
-    that ended, and the rate that is expected of it, in requests/s."""
+    that ended, the rate that is expected of it, in requests/s, and how many instances kept TTFT by the last turn."""
 
     rates_rps: tuple[float, ...]
     waiting: int
     came: CameLast | None
     expected_rps: float
+    least: Mapping[SiteMode, int | None] | None
 
 
 class _Fleet:
@@ -247,6 +249,7 @@ class _Fleet:
             again,
             budget,
             known.expected_rps,
+            known.least,
         )
         now_s, key = self._context.now.timestamp(), PoolKey("", name)
         return right_size_given.observation(now_s, key, known.rates_rps, kinds, limits, pool, load), budget

@@ -172,6 +172,7 @@ class Greenserve:
             d.came(view) if self.config.replay else None,
             own.budget,
             right_size.still_expected_rps(own.size, view.now_s, d.expected_rps),
+            None if own.size is None else own.size.least,
         )
         limits = d.load.planned(own.offers, *self.config.plan_shares)
         obs = observation(view.now_s, d.key, rates_rps, own.offers, limits, pool, d.load)

@@ -20,6 +20,7 @@ from core.algorithms.fleet.arrival_replay import (
     hurried_s,
     place_of,
     prefill_s,
+    row_of,
 )
 from core.engine.compiled_model import iteration, model_row
 from core.engine.engine_model import engine_model
@@ -38,7 +39,7 @@ def heaps(size, count, tokens=4000.0, apart_s=60.0):
 
 
 def replay(seen, nearer=1.0, load=LOAD, largest=256.0):
-    return Replay(ROW, Again(seen, load, nearer, alone_s(ROW, seen.prompt_tokens, load.chunk_tokens)), largest)
+    return Replay(ROW, Again(seen, load, nearer, [ROW]), largest)
 
 
 def least(seen, most=20, share=0.005, **given):
@@ -57,7 +58,8 @@ def test_prefill_takes_its_chunks_one_after_the_other():
 def test_times_between_those_of_the_table_lie_on_lines(tokens, answers):
     rows = [prefill_s(ROW, TOKENS[:28], 1024.0, n, n * 800.0) for n in (0.0, 100.0, 200.0)]
     exact = prefill_s(ROW, np.array([tokens]), 1024.0, answers, answers * 800.0)[0]
-    assert between(np.array(rows), 100.0, answers, tokens) == pytest.approx(exact, rel=0.06)
+    found = between(np.array(rows), *row_of(answers, 100.0, 3), *place_of(tokens, 28))
+    assert found == pytest.approx(exact, rel=0.06)
 
 
 @pytest.mark.parametrize("tokens", [0.0, 1.0, 1.4, 1.5, 2.0, 3.0, 90.0, 1023.0, 1024.0, 1449.0, 30_000.0])
@@ -81,6 +83,30 @@ def test_none_is_enough_where_all_that_there_are_leave_more_late_than_may_be():
     seen = heaps(size=40, count=300)
     assert least(seen, most=2) is None
     assert replay(seen).late_on(2) > replay(seen).late_on(4) > 0
+
+
+class Needs(Replay):
+    """On fewer than `count` instances requests are late."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.asked: list[int] = []
+
+    def late_on(self, instances: int, most: float = np.inf) -> int:
+        self.asked.append(instances)
+        return int(instances < self.count)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 11, 12, 13])
+def test_the_fewest_are_the_same_wherever_one_looks_first(count):
+    expected = count if count <= 12 else None
+    assert {Needs(count).fewest(12, 0.0, near) for near in (None, *range(1, 15))} == {expected}
+
+
+def test_three_replays_tell_that_the_last_answer_is_still_right():
+    needs = Needs(20)
+    assert needs.fewest(160, 0.0, 20) == 20
+    assert needs.asked == [160, 20, 19]
 
 
 def test_short_prompts_that_wait_together_are_taken_in_together():
