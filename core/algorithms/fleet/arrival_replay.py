@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -362,6 +363,17 @@ def late(
 
 
 @compiled
+def under_way(at_s: Floats, span_s: float) -> Ints:
+    """Returns how many requests came no longer than `span_s` before each one, both (requests,), in order."""
+    found, first = np.empty(at_s.size, np.int64), 0
+    for k in range(at_s.size):
+        while at_s[first] < at_s[k] - span_s:
+            first += 1
+        found[k] = k - first
+    return found
+
+
+@compiled
 def alone_at(tokens_s: Floats, below: Ints, x: Floats) -> Floats:
     """Returns the least seconds that prompts, by themselves, take on any of some kinds of instance, (requests,).
 
@@ -387,6 +399,12 @@ def _lengths(prompt_tokens: Floats) -> Floats:
     return TOKENS[: 2 + int(np.searchsorted(TOKENS, float(prompt_tokens.max(initial=1.0))))]
 
 
+@lru_cache(maxsize=32)
+def _phases(requests: int) -> Floats:
+    """Returns how far the iteration under way is as each request comes, from 0 to 1, (requests,)."""
+    return np.mod(np.arange(requests, dtype=np.float64) * PHASE, 1.0)
+
+
 class Again:
     """The requests that came, as they come again on whatever kind of instance.
 
@@ -399,15 +417,15 @@ class Again:
 
     def __init__(self, seen: Arrivals, load: EngineLoad, nearer: float, kinds: Iterable[Floats]) -> None:
         at_s = (seen.at_s - seen.at_s[0]) / nearer
-        before = np.arange(at_s.size) - np.searchsorted(at_s, at_s - load.answer_tokens * load.tpot_s)
+        before = under_way(at_s, load.answer_tokens * load.tpot_s)
         self.load, self.lengths, self.most_before = load, _lengths(seen.prompt_tokens), float(before.max())
         places = places_of(seen.prompt_tokens, self.lengths.size)
         alone = np.array([prefill_s(c, self.lengths, float(load.chunk_tokens), 0.0, 0.0) for c in kinds])
         hopeless = alone_at(alone, *places) > seen.limit_s
         limit_s = np.where(hopeless, np.inf, seen.limit_s)
         self.hopeless_share = float(hopeless.mean())
-        phase = np.arange(at_s.size) * PHASE % 1.0
-        self.requests = (at_s, seen.prompt_tokens, *places, phase, limit_s, before)  # as `late` takes them
+        phases = _phases(1 << at_s.size.bit_length())[: at_s.size]
+        self.requests = (at_s, seen.prompt_tokens, *places, phases, limit_s, before)  # as `late` takes them
 
 
 class Replay:

@@ -30,6 +30,7 @@ UNITS = 60  # parts of the load that sites share
 _LEVELS = 48  # of a curve: shares of what an instance carries
 _MOST_LAYOUTS = 4000  # of a site; beyond, one mode of a type fills up and others have at most `_FEW`
 _FEW = 2
+_MOST_KEPT = 8  # layouts of a site whose parts are known: a turn looks at few
 _ROOM = 1.5  # for load, where a limit is too narrow for any
 _EPS = 1e-9
 _LEAST_G_PER_KWH = 1.0  # where power is free of carbon, or better, less of it is still better
@@ -238,22 +239,70 @@ def _by_clock(profile: LoadProfile, limits: Limits, loads_rps: Floats) -> tuple[
     return profile.mhz, np.where(keeps, watts, np.inf)
 
 
+class _Layouts:
+    """The layouts of one site, whatever its rule: what they carry, keep and cost."""
+
+    def __init__(self, offers: tuple[Offer, ...], limits: Limits, asked: tuple[int, ...]) -> None:
+        self.offers, self._limits = offers, limits
+        self.curves = [_curve(offer.profile, limits) for offer in offers]
+        counts = _layouts(tuple((offer.mode.gpu, offer.mode.tp, offer.room) for offer in offers))
+        own = np.array([asked], np.int64)
+        if (own <= counts.max(axis=0)).all() and not (counts == own).all(axis=1).any():
+            counts = np.vstack([counts, own])  # between the steps of a large site
+        self.counts = counts
+        self.carries = counts @ np.array([own.most_rps for own in self.curves])
+        self.keeps = counts @ np.minimum(1.0, [offer.keeps for offer in offers])
+        self._watts: dict[bytes, Floats] = {}
+        self._parts: dict[tuple[int, float], list[Part]] = {}
+
+    def watts(self, loads_rps: Floats) -> Floats:
+        """Returns the power of each layout at each load, (layouts, loads); `loads_rps` is (loads,)."""
+        key = loads_rps.tobytes()
+        watts = self._watts.get(key)
+        if watts is None:
+            carries = self.carries[:, None]
+            used = np.divide(loads_rps, carries, out=np.zeros((len(carries), loads_rps.size)), where=carries > 0.0)
+            watts = np.zeros_like(used)
+            for counts, curve in zip(self.counts.T, self.curves, strict=True):
+                watts += counts[:, None] * np.interp(used, _USED, curve.watts)
+            self._watts = {key: watts}
+        return watts
+
+    def parts(self, row: int, rps: float) -> list[Part]:
+        """Returns the instances of a layout under a load."""
+        parts = self._parts.get((row, rps))
+        if parts is None:
+            used = rps / self.carries[row] if self.carries[row] else 0.0
+            shown = zip(self.offers, self.curves, self.counts[row].tolist(), strict=True)
+            parts = [self._part(*own, used) for own in shown if own[2]]
+            if len(self._parts) >= _MOST_KEPT:
+                self._parts.clear()
+            self._parts[row, rps] = parts
+        return parts
+
+    def _part(self, offer: Offer, curve: _Curve, count: int, used: float) -> Part:
+        load_rps = float(used * curve.most_rps)
+        mhz, watts = _by_clock(offer.profile, self._limits, np.array([load_rps]))
+        best = int(np.argmin(watts[:, 0]))
+        drawn_w = count * float(watts[best, 0])
+        return Part(offer.site, offer.mode, count, float(mhz[best]), load_rps, drawn_w, offer.per_watt)
+
+
+@lru_cache(maxsize=16)
+def _layouts_of(offers: tuple[Offer, ...], limits: Limits, asked: tuple[int, ...]) -> _Layouts:
+    return _Layouts(offers, limits, asked)  # which a turn looks at by one rule after the other
+
+
 class _Table:
-    """The layouts of one site, and the cheapest of them for each part of the load."""
+    """The layouts of one site that keep its rule, and the cheapest of them for each part of the load."""
 
     def __init__(self, offers: Sequence[Offer], limits: Limits, rule: SiteRule) -> None:
-        self._offers, self._limits = offers, limits
-        self._curves = [_curve(offer.profile, limits) for offer in offers]
-        counts = _layouts(tuple((offer.mode.gpu, offer.mode.tp, offer.room) for offer in offers))
-        asked = np.array([[rule.asked.get(offer.mode, 0) for offer in offers]], np.int64)
-        if (asked <= counts.max(axis=0)).all() and not (counts == asked).all(axis=1).any():
-            counts = np.vstack([counts, asked])  # between the steps of a large site
-        keeps = np.minimum(1.0, [offer.keeps for offer in offers])
-        self.most_keeps = float((counts @ keeps).max())
-        self._counts = counts[_allowed(counts, offers, self._curves, rule)]
-        self._carries = self._counts @ np.array([own.most_rps for own in self._curves])
+        self._all = _layouts_of(tuple(offers), limits, tuple(rule.asked.get(offer.mode, 0) for offer in offers))
+        self.most_keeps = float(self._all.keeps.max())
+        self._rows = np.flatnonzero(_allowed(self._all.counts, offers, self._all.curves, rule))
+        self._carries = self._all.carries[self._rows]
         self.most_rps = float(self._carries.max())
-        self._keeps = self._counts @ keeps
+        self._keeps = self._all.keeps[self._rows]
         self.keeps = float(self._keeps.max())
 
     def by_units(self, rps: float, need_rps: float, kept: float) -> tuple[Ints, Floats]:
@@ -270,26 +319,12 @@ class _Table:
 
     def _costs(self, loads_rps: Floats, need_rps: Floats, kept: Floats) -> Floats:
         """Returns the cost of each layout at each load, (layouts, loads)."""
-        carries = self._carries[:, None]
-        used = np.divide(loads_rps, carries, out=np.zeros((len(carries), loads_rps.size)), where=carries > 0.0)
-        watts = np.zeros_like(used)
-        for counts, curve in zip(self._counts.T, self._curves, strict=True):
-            watts += counts[:, None] * np.interp(used, _USED, curve.watts)
-        enough = (carries >= need_rps * (1.0 - _EPS)) & (self._keeps[:, None] >= kept * (1.0 - _EPS))
-        return np.where(enough, watts * self._offers[0].per_watt, np.inf)
+        enough = (self._carries[:, None] >= need_rps * (1.0 - _EPS)) & (self._keeps[:, None] >= kept * (1.0 - _EPS))
+        return np.where(enough, self._all.watts(loads_rps)[self._rows] * self._all.offers[0].per_watt, np.inf)
 
     def parts(self, units: int, row: int, rps: float) -> list[Part]:
         """Returns the instances of a layout under so many parts of the load."""
-        used = rps * units / UNITS / self._carries[row] if self._carries[row] else 0.0
-        parts = []
-        for offer, curve, count in zip(self._offers, self._curves, self._counts[row].tolist(), strict=True):
-            if count:
-                load_rps = float(used * curve.most_rps)
-                mhz, watts = _by_clock(offer.profile, self._limits, np.array([load_rps]))
-                best = int(np.argmin(watts[:, 0]))
-                drawn_w = count * float(watts[best, 0])
-                parts.append(Part(offer.site, offer.mode, count, float(mhz[best]), load_rps, drawn_w, offer.per_watt))
-        return parts
+        return self._all.parts(int(self._rows[row]), rps * units / UNITS)
 
 
 def _allowed(counts: Ints, offers: Sequence[Offer], curves: Sequence[_Curve], rule: SiteRule) -> NDArray[np.bool_]:

@@ -23,6 +23,7 @@ from core.controllers.fleet.right_size import RightSizeObservation, ahead_rps
 from core.engine.compiled_model import model_row
 from core.engine.engine_model import EngineModel, UnknownConfiguration, engine_model
 from core.engine.load_profile import LoadProfile
+from core.engine.parameter_caches import cached
 from core.engine.steady_state import SPARE_DEVIATIONS, largest_batch, with_spare
 from core.observations.clock_given import ProfileClocks, taken_in
 from core.observations.demand.class_arrivals import STRETCH_S
@@ -280,8 +281,7 @@ def spent(budget: ErrorBudget, now_s: float, load: PoolLoad, kinds: Sequence[Off
     can = np.zeros(ended.late.size, np.bool_)
     try:
         for mode in {own.mode for own in kinds}:
-            c = model_row(engine_model(load.model, mode.gpu, mode.tp, load.engine))
-            can |= alone_s(c, ended.prompt_tokens, chunk_tokens) <= share * ended.limit_s
+            can |= alone_s(_costs(load, mode), ended.prompt_tokens, chunk_tokens) <= share * ended.limit_s
     except UnknownConfiguration:  # then all count
         can[:] = True
     return budget.renewed(now_s, int(can.sum()), int((ended.late & can).sum()), BUDGET)
@@ -321,7 +321,7 @@ def least_instances(
     for own in kinds:
         room[own.mode] += own.room
     engines = {mode: engine_model(load.model, mode.gpu, mode.tp, load.engine) for mode in room}
-    costs = {mode: model_row(engine) for mode, engine in engines.items()}
+    costs = {mode: _costs(load, mode) for mode in room}
     again = Again(seen, does, nearer, costs.values())
     replays = {mode: Replay(costs[mode], again, load.largest_batch(engine)) for mode, engine in engines.items()}
     hopeless = min(LATE_SHARE / 2.0, max(0.0, again.hopeless_share - HOPELESS_SHARE))
@@ -334,6 +334,15 @@ def least_instances(
         allowed += min(own.late_on(room[mode]) for mode, own in replays.items())
         found = {mode: own.fewest(most, allowed, near.get(mode)) for mode, own in replays.items()}
     return {own.kind: found[own.mode] for own in kinds}
+
+
+def _costs(load: PoolLoad, mode: Mode) -> NDArray[np.float64]:
+    return _row(load.model, mode.gpu, mode.tp, load.engine)
+
+
+@cached(maxsize=256)
+def _row(model: str, gpu: str, tp: int, engine: str) -> NDArray[np.float64]:
+    return model_row(engine_model(model, gpu, tp, engine))
 
 
 def _rounded(tokens: float) -> int:

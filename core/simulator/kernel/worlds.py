@@ -366,9 +366,11 @@ class CompiledWorld:
 
     def _ended(self, now_s: float) -> Floats:
         since_s = 0.0 if self._asked_s is None else self._asked_s
+        arrived = self._state.req[: self._state.counts[kernel.NEXT_ARRIVAL]]
         found = []
-        for block in (*self._given, self._state.req):  # few of each ended since, and a row is long
-            ended = block[(block["finish_s"] > since_s) & (block["finish_s"] <= now_s)]
+        for block in (*self._given, arrived):  # few of each ended since, and a row is long
+            finish_s = np.ascontiguousarray(block["finish_s"])
+            ended = block[np.flatnonzero((finish_s > since_s) & (finish_s <= now_s))]
             found.append(ended[ended["status"] == kernel.DONE])
         rows = np.concatenate(found)
         self._asked_s, self._given = now_s, []

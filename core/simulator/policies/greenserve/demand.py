@@ -71,6 +71,8 @@ class ServiceDemand:
         context_tokens = mean_context(*np.array(loads).reshape(-1, 3).T)
         pool = replace(_mean(list(declared.values()), classes[0]), context_tokens=context_tokens)
         self._seen = SeenLengths(pool, classes)
+        self._load = self._at_seen()
+        self._room = self.room(world.nodes)
 
     @property
     def key(self) -> PoolKey:
@@ -86,6 +88,9 @@ class ServiceDemand:
     @property
     def load(self) -> PoolLoad:
         """The requests that come to the pool, at the lengths now seen."""
+        return self._load
+
+    def _at_seen(self) -> PoolLoad:
         classes = zip(self._classes, self._seen.classes, strict=True)
         return PoolLoad(
             self.service.model,
@@ -111,6 +116,7 @@ class ServiceDemand:
         """Returns the load of the look-back, in requests/s; takes in the lengths of what came."""
         seen = self._recent(view, self.config.look_s)
         self._seen = self._seen.renewed(seen.sum(axis=1, dtype=float), list(self._class_of_cell.values()))
+        self._load = self._at_seen()
         declared_rps = self.declared_rps if self.declared_rps and view.now_s < STRETCH_S else None
         return load_rps(seen[:, :, 0].sum(axis=0).tolist(), declared_rps)
 
@@ -158,4 +164,4 @@ class ServiceDemand:
             site_ahead(self.world, site, now_s, self.config.ahead_step_s, AHEAD_STEPS) for site in self.world.sites
         ]
         weights = worths(ahead, Objective(self.config.objective))
-        return right_size_given.offers(self.load, self.room(self.world.nodes), weights)
+        return right_size_given.offers(self.load, self._room, weights)

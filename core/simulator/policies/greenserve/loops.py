@@ -71,7 +71,8 @@ class _Service:
 
     def slots(self, view: FleetView, *states: int) -> list[int]:
         """Returns the service's instances in one of the states; those in no pool are known by their model."""
-        found = np.flatnonzero(np.isin(view.state, states) & ((view.pool == self.number) | (view.pool < 0))).tolist()
+        wanted = np.logical_or.reduce([view.state == state for state in states])
+        found = np.flatnonzero(wanted & ((view.pool == self.number) | (view.pool < 0))).tolist()
         return [
             slot
             for slot in found
@@ -103,7 +104,7 @@ class Greenserve:
 
     def __init__(self, config: GreenserveConfig, world: World) -> None:
         world = replace(world, templates=tuple(_with_rules(spec, config) for spec in world.templates))
-        self.config, self.world = config, world
+        self.config, self.world, self._nodes = config, world, world.nodes
         self.services = [
             _Service(n, ServiceDemand(config, world, info))
             for n, info in enumerate(sorted(world.services, key=lambda info: info.name))
@@ -142,8 +143,8 @@ class Greenserve:
     def _left(self, own: _Service) -> tuple[NodeGpus, ...]:
         """Returns the nodes as a service may plan with them, beside what others have and need."""
         if len(self.services) == 1:
-            return self.world.nodes
-        return claims(self.world.nodes, [each.need() for each in self.services]).left(own.name)
+            return self._nodes
+        return claims(self._nodes, [each.need() for each in self.services]).left(own.name)
 
     def _caps_w(self, own: _Service, view: FleetView) -> dict[str, float]:
         """Returns the most that the service's instances may draw at sites with a cap, beside those of others."""

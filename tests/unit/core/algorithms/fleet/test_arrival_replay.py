@@ -21,6 +21,7 @@ from core.algorithms.fleet.arrival_replay import (
     place_of,
     prefill_s,
     row_of,
+    under_way,
 )
 from core.engine.compiled_model import iteration, model_row
 from core.engine.engine_model import engine_model
@@ -83,6 +84,10 @@ def test_none_is_enough_where_all_that_there_are_leave_more_late_than_may_be():
     seen = heaps(size=40, count=300)
     assert least(seen, most=2) is None
     assert replay(seen).late_on(2) > replay(seen).late_on(4) > 0
+
+
+def test_answers_are_under_way_of_requests_that_came_no_longer_ago_than_they_take():
+    assert under_way(np.array([0.0, 1.0, 1.0, 2.5, 3.0, 9.0]), 2.0).tolist() == [0, 1, 2, 2, 3, 0]
 
 
 class Needs(Replay):
