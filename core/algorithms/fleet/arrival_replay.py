@@ -440,6 +440,9 @@ class Replay:
         load, chunk = again.load, float(again.load.chunk_tokens)
         each = max(1.0, min(again.most_before, largest) / (ANSWERS - 1))
         times_s = table_s(c, again.lengths, chunk, each, load.context_tokens)
+        _, tokens, below, x, _, limit_s, _ = again.requests
+        # Longer than a chunk they are taken in by themselves, so that each of these is late on any number of instances.
+        self.always_late = int(np.count_nonzero((alone_at(times_s[:1], below, x) > limit_s) & (tokens > chunk)))
         self._given = (*again.requests, times_s, each, load.tpot_s, largest, chunk, load.ttft_share)
 
     def late_on(self, instances: int, most: float = math.inf) -> int:
@@ -460,6 +463,8 @@ class Replay:
         def enough(instances: int) -> bool:
             return self.late_on(instances, allowed) <= allowed
 
+        if self.always_late > allowed:
+            return None
         low, high = 1, most + 1
         if near is not None and near <= most and enough(most):
             if enough(near):

@@ -94,7 +94,7 @@ class Needs(Replay):
     """On fewer than `count` instances requests are late."""
 
     def __init__(self, count: int) -> None:
-        self.count = count
+        self.count, self.always_late = count, 0
         self.asked: list[int] = []
 
     def late_on(self, instances: int, most: float = np.inf) -> int:
@@ -112,6 +112,18 @@ def test_three_replays_tell_that_the_last_answer_is_still_right():
     needs = Needs(20)
     assert needs.fewest(160, 0.0, 20) == 20
     assert needs.asked == [160, 20, 19]
+
+
+def test_prompts_that_an_instance_is_too_slow_for_are_late_on_any_number_of_them():
+    fast = model_row(engine_model("Llama2-70B", "H100-SXM-80GB", 8, "vllm-v1"))
+    slow = model_row(engine_model("Llama2-70B", "H100-SXM-80GB", 4, "vllm-v1"))
+    tokens = np.tile([200.0, 8000.0, 900.0], 30)
+    limit_s = float(alone_s(slow, np.array([8000.0]), LOAD.chunk_tokens)[0]) - 1e-3
+    seen = Arrivals(10.0 * np.arange(90), tokens, np.full(90, limit_s))
+    own = Replay(slow, Again(seen, LOAD, 1.0, [fast, slow]), 256.0)
+    assert own.always_late == own.late_on(50) == 30
+    assert own.fewest(50, 29.0) is None
+    assert own.fewest(50, 30.0) == 1
 
 
 def test_short_prompts_that_wait_together_are_taken_in_together():
