@@ -1363,7 +1363,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: The `model` that clients send.
-        partition: In force; the carbon epoch's.
+        partition: In force; the carbon epoch's. The policy may name another: greenserve serves all requests as
+            one class. For classes of your own set the knob partition=NAME.
         partitions: Those the carbon epoch may choose from.
         expected_rps: Load to plan for until five minutes have been seen, in requests/s.
         expected_prompt_tokens: Mean length of prompts.
@@ -2564,7 +2565,8 @@ class NewService(TypedDict, total=False):
 
     Attributes:
         name: The `model` that clients send.
-        partition: In force; the carbon epoch's.
+        partition: In force; the carbon epoch's. The policy may name another: greenserve serves all requests as
+            one class. For classes of your own set the knob partition=NAME.
         partitions: Those the carbon epoch may choose from.
         expected_rps: Load to plan for until five minutes have been seen, in requests/s.
         expected_prompt_tokens: Mean length of prompts.
@@ -2884,7 +2886,8 @@ class ServiceChanges(TypedDict, total=False):
 
     Attributes:
         name: The `model` that clients send.
-        partition: In force; the carbon epoch's.
+        partition: In force; the carbon epoch's. The policy may name another: greenserve serves all requests as
+            one class. For classes of your own set the knob partition=NAME.
         partitions: Those the carbon epoch may choose from.
         expected_rps: Load to plan for until five minutes have been seen, in requests/s.
         expected_prompt_tokens: Mean length of prompts.

@@ -28,7 +28,13 @@ class Service(models.Model):
     name = models.CharField(max_length=100, unique=True, help_text="The `model` that clients send.")
     model_card = models.ForeignKey(ModelCard, on_delete=models.PROTECT, related_name="services")
     partition = models.ForeignKey(
-        Partition, on_delete=models.PROTECT, related_name="active_services", help_text="In force; the carbon epoch's."
+        Partition,
+        on_delete=models.PROTECT,
+        related_name="active_services",
+        help_text=(
+            "In force; the carbon epoch's. The policy may name another: greenserve serves all requests as one "
+            "class. For classes of your own set the knob partition=NAME."
+        ),
     )
     partitions = models.ManyToManyField(
         Partition, related_name="services", help_text="Those the carbon epoch may choose from."

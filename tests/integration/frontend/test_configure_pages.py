@@ -183,6 +183,12 @@ def test_words_are_shown_when_an_operation_makes_no_sense(service, admin_client)
     assert not Override.objects.exists()
 
 
+def test_the_form_for_a_service_says_what_classes_of_ones_own_need(service, admin_client):
+    page = admin_client.get("/configure/services/new/").content.decode()
+    hint = page.partition('id="id_partition_helptext"')[2].partition("</p>")[0]
+    assert "For classes of your own set the knob partition=NAME." in hint
+
+
 def test_addresses_of_0_1_are_answered_for_one_version(service, admin_client):
     moved = admin_client.get("/holds/?range=1h")
     assert (moved.status_code, moved.headers["Location"]) == (301, "/overrides/?range=1h")
