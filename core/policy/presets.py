@@ -124,7 +124,7 @@ _THRESHOLD = replace(
 _ROWS = (
     Policy("greenserve", "greenserve", _GREENSERVE, _HALF_SECONDS),
     # FREESH's epochs, with the best mix of TP degrees, MIAD clocks and routing by least energy
-    Policy("greenserve_epochs", "freesh", Knobs()),
+    Policy("greenserve_epochs", "freesh", Knobs(clock_floor="voltage")),
     Policy("freesh", "freesh", _FREESH),
     # FREESH 4.1: "without the request classifier nor any of the proposed control knobs"
     Policy(
