@@ -15,6 +15,7 @@ from core.engine.corrections import BOUNDS, KNOTS, Correction, configuration, fa
 from core.engine.engine_model import EngineModel, closed_form
 from core.engine.iteration import Totals
 from core.types import Source
+from tests.representatives import first
 
 KEY = configuration("Llama3-8B", "A100-80GB", 1, "vllm-v1")
 MODEL = closed_form(*KEY)
@@ -108,7 +109,7 @@ def served(chunk_tokens: int, slower: float, seconds: int = 200) -> Window:
 
 
 @pytest.mark.parametrize("slower", [1.0, 1.3])
-@pytest.mark.parametrize("chunk_tokens", [0, 512, 256])
+@pytest.mark.parametrize("chunk_tokens", first(2, [0, 256, 512], "between the two"))
 def test_ratio_is_the_same_when_prompts_are_taken_in_by_chunks(chunk_tokens: int, slower: float) -> None:
     """Chunks cost less than the whole prompt at once: they come along while weights are read."""
     one = served(chunk_tokens, slower)
