@@ -1,7 +1,7 @@
 # `make up` runs the product, `make test` its tests; each installs what it needs first.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev install-tests up down lint check warm-up test test-slow test-thorough test-vllm test-twin test-all flake smoke client lock clean
+.PHONY: help install install-dev install-tests up down lint check warm-up test unit-tests other-tests test-slow test-thorough test-vllm test-twin test-all flake smoke client lock clean
 BIN := .venv/bin
 # Byte code is kept whatever the caller's shell says: some hundred processes of a test run would each compile all sources.
 export PYTHONDONTWRITEBYTECODE :=
@@ -60,11 +60,19 @@ $(COLLECTED): $(shell find core frontend greenserve pools scheduler scripts tele
 	@mkdir -p $(@D)
 	@$(BIN)/python scripts/warm_up & $(PYTEST) tests --collect-only $(QUICK) >$@ || { tail -n 40 $@; wait; exit 1; }; wait
 
-# Four at a time on two processors: those with databases, processes and browsers mostly wait. A file's tests stay together,
-# since they share what is costly; those of whole products come first, since they take longest.
+# Four at a time on two processors: those with databases, processes and browsers mostly wait. Each process collects all that
+# it may be given, so unit tests have one to themselves, whose output comes when it has ended. A file's tests stay together,
+# since they share what is costly.
 test: warm-up
 	@scripts/browser
-	$(PYTEST) tests -n 4 --dist loadfile --no-loadscope-reorder --times $(QUICK) --junit-xml=test-artifacts/test.xml
+	@$(MAKE) --no-print-directory -j2 unit-tests other-tests
+
+unit-tests:
+	@$(PYTEST) tests/unit --times $(QUICK) --junit-xml=test-artifacts/unit.xml >test-artifacts/unit.txt; \
+	status=$$?; cat test-artifacts/unit.txt; exit $$status
+
+other-tests:
+	$(PYTEST) tests --ignore=tests/unit -n 3 --dist loadfile --no-loadscope-reorder --times $(QUICK) --junit-xml=test-artifacts/test.xml
 
 # The long tests of each kind, two at a time: many start whole products.
 test-slow: install-dev
