@@ -192,29 +192,29 @@ def take_in(f: Any, waits: Any, now_s: float, times_s: Floats, row: int, y: floa
     """
     late_ones, count, lengths = 0, f["count"], times_s.shape[1]
     while count > 0 and f["ends_s"] <= now_s:
-        round_tokens, taken, soonest_s = 0.0, 0, np.inf
+        round_tokens, before = 0.0, count  # those that it takes in lie behind those that wait
         while count > 0:
             shortest, tokens = 0, waits[0]["tokens"]
             for j in range(1, count):
                 if waits[j]["tokens"] < tokens:
                     shortest, tokens = j, waits[j]["tokens"]
-            if taken > 0 and round_tokens + tokens > chunk:
+            if count < before and round_tokens + tokens > chunk:
                 break
             round_tokens += tokens
-            soonest_s = min(soonest_s, waits[shortest]["due_s"])
-            taken += 1
+            due_s = waits[shortest]["due_s"]
             count -= 1
             waits[shortest]["tokens"], waits[shortest]["due_s"] = waits[count]["tokens"], waits[count]["due_s"]
+            waits[count]["due_s"] = due_s
         f["waiting"] -= round_tokens
         f["top_s"] = between(times_s, row, y, *place_of(round_tokens, lengths))
         f["begun_s"] = f["ends_s"]
         f["ends_s"] += f["top_s"]
         f["chunks"] = np.ceil(round_tokens / chunk)
         f["tokens"], f["due_s"] = 0.0, np.inf
-        if f["ends_s"] > soonest_s:
-            late_ones += 1
-        elif taken == 1:
-            f["tokens"], f["due_s"] = round_tokens, soonest_s
+        for j in range(count, before):
+            late_ones += int(f["ends_s"] > waits[j]["due_s"])
+        if before - count == 1 and f["ends_s"] <= waits[count]["due_s"]:
+            f["tokens"], f["due_s"] = round_tokens, waits[count]["due_s"]
     f["count"] = count
     return late_ones
 

@@ -3,8 +3,9 @@
 1. What is wanted and stands, stays. A surplus instance of the wanted kind in another pool changes its pool. What is
    still missing starts on free GPUs of one node, largest first, on the fullest node that has room; a large one that
    waits for a drain keeps its room from smaller ones.
-2. With shadows, the old instances of a pool serve until the new ones are up (`Start.replaces`). Else they drain at
-   once, but for one (a bridge) where none that stays serves yet, and what is missing finds room without its GPUs.
+2. With shadows, the old instances of a pool serve until the new ones are up (`Start.replaces`), and until others are
+   where these were called off. Else they drain at once, but for one (a bridge) where none that stays serves yet, and
+   what is missing finds room without its GPUs.
 3. In place: where GPUs are not free, what the pool has too much of on a node is re-sharded.
 4. With shadows, the surplus of a pool that lacks instances serves on, unless nothing else moves: then it makes room.
 5. Where room suffices but is scattered, small instances move together.
@@ -345,6 +346,10 @@ class Fleet:
         lacking: Counter[int] = Counter()
         for pool, kind in now.missing:
             lacking[pool] += kind.tp
+        awaited = {coming.pool for coming in self._coming}
+        awaited |= {
+            pool for (pool, _), slots in now.standing.items() if any(now.view.state[s] == STARTING for s in slots)
+        }
         for pool, slots in now.surplus.items():
             stay: list[int] = []
             going: list[int] = []
@@ -357,8 +362,11 @@ class Fleet:
                 else:
                     going.append(slot)
             if going and not self._replace(now, pool, going):
-                for slot in going:
-                    now.drain(slot)
+                if pool in awaited:  # those that they were to go for were called off, and others start
+                    stay += going
+                else:
+                    for slot in going:
+                        now.drain(slot)
             now.surplus[pool] = stay
         if now.missing and not self._moves(now):
             for pool, slots in now.surplus.items():

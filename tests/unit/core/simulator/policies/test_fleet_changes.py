@@ -60,6 +60,15 @@ def test_old_instance_serves_until_the_new_one_is_up_when_gpus_are_free():
     assert not run.commands(Drain)  # the successor sees to it
 
 
+def test_old_instance_serves_until_another_is_up_when_its_successor_is_called_off():
+    run = Wishes([(0, {(0, kind(2)): 1}), (10, {(0, kind(4)): 1}), (20, {(0, kind(8)): 1})])
+    for until_s in range(5, 50, 5):
+        run.fake.run(until_s)
+        assert run.fake.serving() == [2], until_s
+    run.fake.run(90)
+    assert run.fake.serving() == [8]
+
+
 def test_instance_is_resharded_in_place_when_no_gpu_is_free():
     run = Wishes([(0, {(0, kind(8)): 2}), (10, {(0, kind(8)): 1, (0, kind(4)): 2})])
     run.fake.run(60)
