@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.algorithms.fleet.arrival_replay import Again, EngineLoad, Replay, alone_s
+from core.algorithms.fleet.arrival_replay import Again, EngineLoad, Replay
 from core.algorithms.fleet.arrival_replay import Arrivals as Came
 from core.algorithms.fleet.site_mix import Mix, Offer, SiteMode, best_mix
 from core.engine.compiled_model import model_row
@@ -193,9 +193,8 @@ class _Hindsight:
         rows = {mode: model_row(engine) for mode, engine in self._engines.items()}
         found: dict[Mode, list[int | None]] = {mode: [None] * budgets.size for mode in rows}
         for chunk in _CHUNKS:
-            alone = np.min([alone_s(row, own.prompt, chunk) for row in rows.values()], axis=0)
             load = EngineLoad(self._answer_tokens, self._work.context_tokens, chunk, self._work.pace_s)
-            again = Again(Came(own.at_s, own.prompt, own.ttft_s), load, 1.0, alone)
+            again = Again(Came(own.at_s, own.prompt, own.ttft_s), load, 1.0, rows.values())
             for mode, row in rows.items():
                 late = _Late(Replay(row, again, _places(self._engines[mode], self._work)), int(budgets[-2]))
                 counts = [late.fewest(self._most[mode], allowed) for allowed in budgets.tolist()]
