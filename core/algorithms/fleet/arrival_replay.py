@@ -287,10 +287,8 @@ def late(
         chunk: Tokens of a prompt in an iteration at most.
     """
     flights, waits = np.zeros(instances, FLIGHT), np.empty((instances, MOST_WAITING), WAITS)
-    chunk_s, hurried_ends_s = (
-        np.full(instances, -np.inf),
-        np.empty(instances),
-    )  # of `hurried_s`; the last till the first
+    # Of `hurried_s`; the ends hold until the chunks have ended.
+    chunk_s, hurried_ends_s = np.full(instances, -np.inf), np.empty(instances)
     waiting_s = np.zeros((2, instances))
     late_ones, holding, rows = 0, 0, times_s.shape[0]  # holding: instances at which prompts wait
     row, y = 0, 0.0
