@@ -11,6 +11,7 @@ long as it is remembered, and nothing is assumed of what bursts are like.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -473,13 +474,8 @@ class Replay:
             while low + step <= most and not enough(low + step - 1):
                 low, step = low + step, 2 * step
             high = min(low + step - 1, most)
-        while low < high:
-            middle = (low + high) // 2
-            if enough(middle):
-                high = middle
-            else:
-                low = middle + 1
-        return low if low <= most else None
+        found = low + bisect_left(range(low, high), True, key=enough)
+        return found if found <= most else None
 
 
 def allowed_late(requests: int, late_share: float, long: bool) -> float:

@@ -20,6 +20,7 @@ shortest prompt first, at the instance that is done first) may not be the best t
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -250,16 +251,11 @@ class _Late:
     def fewest(self, room: int, allowed: int) -> int | None:
         """Returns the fewest instances, of `room`, on which no more are late than are allowed; None: on all of them
         more are."""
-        low, high = 1, room + 1
+        counts = range(1, room + 1)
         if allowed > self._most:
-            return low if low <= room else None
-        while low < high:
-            middle = (low + high) // 2
-            if self._on(middle) <= allowed:
-                high = middle
-            else:
-                low = middle + 1
-        return low if low <= room else None
+            return counts[0] if counts else None
+        found = bisect_left(counts, True, key=lambda count: self._on(count) <= allowed)
+        return counts[found] if found < room else None
 
     def _on(self, count: int) -> int:
         if count not in self._known:
