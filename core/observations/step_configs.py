@@ -58,6 +58,7 @@ def right_size_config(knobs: Knobs, tuning: Tuning, period_s: float) -> RightSiz
         mode_saving=own.mode_saving,
         changes_per_hour=knobs.changes_per_hour,
         catch_up_s=own.catch_up_s,
+        learn_s=own.learn_s,
     )
 
 

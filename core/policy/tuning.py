@@ -101,6 +101,9 @@ class RightSizeTuning:
     min_saving: float = setting(0.03, "share of the cost that a change must save", least=0.0, below=1.0)
     mode_saving: float = setting(0.1, "share that another GPU type or TP degree must save", least=0.0, below=1.0)
     catch_up_s: float = setting(30.0, "time in which waiting work is to be caught up with", above=0.0)
+    learn_s: float = setting(
+        600.0, "time after the first request in which more instances stand by, since little is known", least=0.0
+    )
     replay: bool = setting(True, "counts also keep TTFT for the last requests if these came again")
     error_budget: bool = setting(True, "more head-room, and fewer late in the replay, as the error budget is spent")
 

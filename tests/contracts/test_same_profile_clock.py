@@ -66,7 +66,8 @@ def both(turns: tuple[Turn, ...], **knobs: Any) -> dict[str, list[Taken]]:
 
 
 def taken_in(world: Any, served: Served, knobs: dict[str, Any]) -> list[Taken]:
-    return world(served, "greenserve", **{**BY_PROFILE, **knobs})[BEGIN:]
+    tuning = {**knobs.get("tuning", {}), "right_size": {"learn_s": 0.0}}  # one instance is what engines tell of
+    return world(served, "greenserve", **{**BY_PROFILE, **knobs, "tuning": tuning})[BEGIN:]
 
 
 def compared(live: list[Taken], simulated: list[Taken]) -> list[str]:

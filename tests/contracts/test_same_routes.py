@@ -21,7 +21,7 @@ from core.simulator.kernel.commands import FleetView, RequestView
 from core.simulator.kernel.driver import simulate
 from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, PoolSpec, load
 from core.simulator.policies import Plan, build, read_policy
-from core.types import Mode
+from core.types import Limits, Mode
 from pools import wire
 from pools.gateway.accounts.gateway_metrics import Metrics
 from pools.gateway.classify.classifier import Classified
@@ -158,13 +158,19 @@ def begun(policy: str, places: Sequence[minutes.Place] = (), **knobs: object) ->
     return build(read_policy({"name": policy, **knobs}), minutes.world(minute))
 
 
-def by_pools(places: Sequence[Place], routing: str) -> list[int]:
-    """Returns the instance of each request in pools that are routed so. No request ends."""
+def by_pools(places: Sequence[Place], routing: str, limits: tuple[Limits, ...]) -> list[int]:
+    """Returns the instance of each request in pools that are routed so. No request ends.
+
+    Args:
+        limits: Those that clocks keep, by class.
+    """
     specs = tuple(_spec(n, own) for n, own in enumerate(places))
     pools = tuple(
         PoolSpec(c.name, tuple(n for n, own in enumerate(places) if own.rank == c.rank), routing) for c in FOUR
     )
-    fleet = FleetSpec(specs, pools, cell_pool=(0, 1, 2, 3), weights=tuple(own.weight for own in places))
+    fleet = FleetSpec(
+        specs, pools, cell_pool=(0, 1, 2, 3), weights=tuple(own.weight for own in places), cell_limits=limits
+    )
     ranks, prompts, outputs = zip(*map(request, range(len(REQUESTS))), strict=True)
     rows = simulate(fleet, load([1e-6 * n for n in range(len(ranks))], prompts, outputs, cell=ranks)).rows
     return [int(n) for n in rows["instance"]]
@@ -213,11 +219,12 @@ BY_POOLS = (*CUT, "freesh", "min_energy", "freesh_baseline", "greenserve", "thre
 
 @pytest.mark.parametrize("policy", BY_POOLS)
 def test_gateways_and_simulated_pools_choose_the_same(policy):
-    (routing,) = {pool.routing for pool in begun(policy, **CUT.get(policy, {})).pools}
+    plan = begun(policy, **CUT.get(policy, {}))
+    (routing,) = {pool.routing for pool in plan.pools}
     # In the simulator no prompt is done with before the last request has come, which backlogs alone look at.
     chosen = Gateway(UNEQUAL, policy).choices(stay=True, begin=routing != "least_backlog")
     assert len(set(chosen)) == len(UNEQUAL)
-    assert chosen == by_pools(UNEQUAL, routing)
+    assert chosen == by_pools(UNEQUAL, routing, plan.cell_limits)
 
 
 @pytest.mark.parametrize("places", [UNEQUAL, CLOCKED])

@@ -37,7 +37,8 @@ class RightSizeConfig:
     """`min_saving`, `mode_saving`: shares of the cost that a smaller fleet, or one of another kind, must save.
 
     `changes_per_hour`: most starts and stops of a site in any hour; None: as many as pay. `catch_up_s`: in which what
-    waits is to be served as well, about a start's time.
+    waits is to be served as well, about a start's time. `learn_s`: after the first request, in which the load counts as
+    little known; 0: it never does.
     """
 
     period_s: float = 10.0
@@ -48,10 +49,15 @@ class RightSizeConfig:
     mode_saving: float = 0.1
     changes_per_hour: int | None = None
     catch_up_s: float = 30.0
+    learn_s: float = 600.0
 
     def __post_init__(self) -> None:
-        if min(self.period_s, self.catch_up_s) <= 0.0 or self.headroom < 1.0 or min(self.burst, self.hold_s) < 0.0:
-            raise ValueError("period_s and catch_up_s above 0, headroom from 1, burst and hold_s from 0")
+        if (
+            min(self.period_s, self.catch_up_s) <= 0.0
+            or self.headroom < 1.0
+            or min(self.burst, self.hold_s, self.learn_s) < 0.0
+        ):
+            raise ValueError("period_s and catch_up_s above 0, headroom from 1, burst, hold_s and learn_s from 0")
         if not (0.0 <= self.min_saving < 1.0 and 0.0 <= self.mode_saving < 1.0):
             raise ValueError("min_saving and mode_saving are shares, from 0 to below 1")
         if self.changes_per_hour is not None and self.changes_per_hour < 1:
@@ -69,6 +75,7 @@ class RightSizeObservation:
     one, and profiles alone say what keeps it. `headroom`: of the error budget (`core.controllers.fleet.error_budget`).
     `expected_rps`: to have capacity for though it was not seen: what is left of the operator's word as more is known.
     `without_e2e_s`: the E2E limit that `limits` are without, since no offer keeps it; None: there is none.
+    `first_s`: when the first request of the look-back came; None: none did.
     """
 
     now_s: float
@@ -83,13 +90,14 @@ class RightSizeObservation:
     headroom: float = 1.0
     expected_rps: float = 0.0
     without_e2e_s: float | None = None
+    first_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RightSizeState:
     """The mix that was last asked for, under the load of now; since when another would have been better; the changes of
-    the last hour (when, where, how many); since when the load is looked at; and how many of each kind keep TTFT
-    (the last observation's `least`)."""
+    the last hour (when, where, how many); since when requests come; and how many of each kind keep TTFT (the last
+    observation's `least`)."""
 
     mix: Mix
     better_since_s: float | None = None
@@ -153,13 +161,17 @@ class _Choice:
 
     def __init__(self, state: RightSizeState | None, obs: RightSizeObservation, config: RightSizeConfig) -> None:
         self._state, self._obs, self._config = state, obs, config
-        self._since_s = obs.now_s if state is None or state.since_s is None else state.since_s
+        known_since = (obs.first_s, None if state is None else state.since_s)
+        self._since_s = min((at_s for at_s in known_since if at_s is not None), default=None)
         self._rules = _Rules(state, obs, config)
         self._rps, seen_rps = _load(obs, config)
         self._expected = obs.expected_rps > seen_rps  # more than what was seen asks for
         self._need_rps = max(seen_rps, obs.expected_rps)
         self._limits = kept_by_some(obs.offers, obs.limits)
-        self._offers = obs.offers if obs.least is None else _by_replay(obs.offers, obs.least)
+        self._unknown = _unknown(obs.now_s, self._since_s, config)
+        self._offers = obs.offers
+        if obs.least is not None or self._unknown:
+            self._offers = _by_counts(obs.offers, obs.least or {}, self._unknown)
 
     def made(self) -> tuple[RightSizeState | None, Effects]:
         if self._state is None:
@@ -196,6 +208,8 @@ class _Choice:
         self, chosen: Mix | None, weighed: Sequence[Mix | None], reason: Reason
     ) -> tuple[RightSizeState | None, Effects]:
         ahead = f"{self._need_rps:.3g} requests/s{' of the expected load' if self._expected else ''} are ahead"
+        if self._unknown:
+            ahead += " and little is known"
         if chosen is None:
             return self._kept(None, weighed, Reason.AT_LIMIT, f"{ahead}, and nothing may run")
         if chosen.short:
@@ -279,7 +293,7 @@ class _Choice:
 
 def still_expected_rps(state: RightSizeState | None, now_s: float, expected_rps: float) -> float:
     """Returns what counts of the load that an operator expects, in requests/s: less as more was seen, for an hour."""
-    since_s = now_s if state is None or state.since_s is None else state.since_s
+    since_s = now_s if state is None or state.since_s is None else state.since_s  # before it nothing was seen
     return expected_rps * max(0.0, 1.0 - (now_s - since_s) / _HOUR_S)
 
 
@@ -300,13 +314,32 @@ def _load(obs: RightSizeObservation, config: RightSizeConfig) -> tuple[float, fl
     return now, obs.headroom * need
 
 
-def _by_replay(offers: Sequence[Offer], least: Mapping[SiteMode, int | None]) -> tuple[Offer, ...]:
+def _unknown(now_s: float, since_s: float | None, config: RightSizeConfig) -> float:
+    """Returns how little is known of a load, from 1, when its first request comes, down to 0 after `learn_s`."""
+    if not config.learn_s:
+        return 0.0
+    return 1.0 if since_s is None else max(0.0, 1.0 - (now_s - since_s) / config.learn_s)
+
+
+def _by_counts(offers: Sequence[Offer], least: Mapping[SiteMode, int | None], unknown: float) -> tuple[Offer, ...]:
     """Returns the offers, each keeping its part of the load in time where as many of its kind keep all of it; nothing
-    of it where no number of them does."""
-    counts = {own.kind: least.get(own.kind, 1) for own in offers}
-    return tuple(
-        replace(own, keeps=0.0 if (count := counts[own.kind]) is None else 1.0 / max(1, count)) for own in offers
-    )
+    of it where no number of them does.
+
+    While little is known there are spare ones, as far as there is room: one where few do, and as the root of the count
+    where many do, since what comes in addition from many independent users grows no faster.
+    """
+    room: Counter[Mode] = Counter()
+    for own in offers:
+        room[own.mode] += own.room
+
+    def keeps(own: Offer) -> float:
+        count = least.get(own.kind, 1)
+        if count is None:
+            return 0.0
+        count = max(1, count)
+        return 1.0 / max(count, min(room[own.mode], count + math.ceil(unknown * math.sqrt(count))))
+
+    return tuple(replace(own, keeps=keeps(own)) for own in offers)
 
 
 def _at_site(workers: Mapping[SiteMode, int], site: str) -> dict[Mode, int]:
@@ -341,6 +374,7 @@ def _effects(
         "caps_w": dict(obs.caps_w),
         "headroom": obs.headroom,
         "expected_rps": obs.expected_rps,
+        "first_s": obs.first_s,
         "for_promise_w": for_promise_w,
         "profiles": {offer.mode.name: basis_json(offer.profile) for offer in obs.offers},
     }

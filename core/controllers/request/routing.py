@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from core.algorithms.clock.deadline_clock import left_of_limits
 from core.algorithms.queue.queueing import WINDOW_FACTOR
 from core.engine.engine_model import MAX_SEQUENCES
 from core.engine.step_tables import StepTable, round_up, step_table
@@ -24,6 +25,9 @@ from core.types import Limits
 NEAR = 0.01
 # Backlogs below are alike: to wait for less than an iteration or so is to wait for nothing. Then the load decides.
 ALIKE_S = 0.02
+# Of a TTFT limit. Backlogs below it are alike as well: the most loaded instance takes the prompt, and others may idle,
+# since an iteration reads all weights, however few answers it has.
+ALIKE_SHARE = 0.25
 
 
 class Route(StrEnum):
@@ -258,16 +262,21 @@ def least_backlog(
     prompt_tokens: int,
     rng_tiebreak: Callable[[], float] | None = None,
     warm_uid: str | None = None,
+    ttft_s: float = math.inf,
 ) -> Candidate:
-    """Returns the one where the prompts that wait and the request's own are done with first, whatever limits it keeps.
+    """Returns the most loaded one where the prompts that wait and the request's own are done with in good time; where
+    they nowhere are, the one where they are done with first, whatever limits it keeps.
 
     Where the engine model does not know one of them no backlogs can be compared: then it is the least loaded. Of
     several `warm_uid` comes first, then `rng_tiebreak`, uid. Raises ValueError: there are none.
+
+    Args:
+        ttft_s: The limit that clocks keep of the request's TTFT; infinite: none, and no time is a good one.
     """
     if any(c.top_token_s is None for c in candidates):
         return least_loaded(candidates, rng_tiebreak, warm_uid)
     draw = rng_tiebreak or _no_draw
-    return min(candidates, key=lambda c: (_backlog_score(c, prompt_tokens), c.uid != warm_uid, draw(), c.uid))
+    return min(candidates, key=lambda c: (_backlog_score(c, prompt_tokens, ttft_s), c.uid != warm_uid, draw(), c.uid))
 
 
 def backlog_s(candidate: Candidate, prompt_tokens: int) -> float:
@@ -276,10 +285,20 @@ def backlog_s(candidate: Candidate, prompt_tokens: int) -> float:
     return math.inf if token_s is None else (candidate.queued_prompt_tokens + prompt_tokens) * token_s
 
 
-def _backlog_score(candidate: Candidate, prompt_tokens: int) -> float:
-    """Returns what routing by backlog compares, as the simulator's kernel does: a hundredth of `ALIKE_S` for each
-    request is too little to weigh against a backlog, and enough to tell those that are alike apart."""
-    return max(ALIKE_S, backlog_s(candidate, prompt_tokens)) + ALIKE_S / 100.0 * weighed_load(candidate)
+def _backlog_score(candidate: Candidate, prompt_tokens: int, ttft_s: float) -> float:
+    """Returns what routing by backlog compares, as the simulator's kernel does: below 0 where a prompt is done with in
+    good time. Else a hundredth of `ALIKE_S` for each request is too little to weigh against a backlog, and enough to
+    tell those that are alike apart."""
+    behind_s, load = backlog_s(candidate, prompt_tokens), weighed_load(candidate)
+    if math.isfinite(ttft_s) and behind_s <= ALIKE_SHARE * ttft_s and _has_room(candidate):
+        return -load
+    return max(ALIKE_S, behind_s) + ALIKE_S / 100.0 * load
+
+
+def _has_room(candidate: Candidate) -> bool:
+    """Says whether answers need not be hurried there, so that cache and batch do not fill up."""
+    seats, cache = candidate.load / MAX_SEQUENCES, candidate.kv_usage or 0.0
+    return bool(left_of_limits(cache, seats, candidate.load) >= 1.0)
 
 
 def weighed_load(candidate: Candidate) -> float:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from core.observations.demand.class_arrivals import STRETCH_S
 
@@ -29,6 +34,17 @@ def recent_stretches(now_s: float, span_s: float) -> tuple[int, int]:
     the one under way."""
     end = int(now_s / STRETCH_S + 1e-9)
     return end - round(span_s / STRETCH_S), end
+
+
+def first_busy_s(first: int, requests: Sequence[float] | NDArray[Any]) -> float | None:
+    """Returns when the first stretch with a request begins; None: none has any.
+
+    Args:
+        first: The number of the first stretch.
+        requests: Of each stretch.
+    """
+    busy = np.flatnonzero(requests)
+    return float(first + int(busy[0])) * STRETCH_S if busy.size else None
 
 
 def loop_steps(period_s: float, step_s: float) -> int:

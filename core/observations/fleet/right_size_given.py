@@ -203,6 +203,7 @@ class PoolNow:
     that draw power, also while they drain. `waiting`: requests that no instance runs. `came`: its last requests one by
     one; None: they are not known so. `budget`: what was spent of its error budget. `expected_rps`: the load to have
     capacity for though it was not seen (`still_expected_rps`). `least`: how many kept TTFT by the last turn.
+    `first_s`: when the first request of the look-back came; None: none did.
     """
 
     room: Mapping[SiteMode, int]
@@ -213,6 +214,7 @@ class PoolNow:
     budget: ErrorBudget = field(default_factory=ErrorBudget)
     expected_rps: float = 0.0
     least: Mapping[SiteMode, int | None] | None = None
+    first_s: float | None = None
 
 
 def offers(load: PoolLoad, room: Mapping[SiteMode, int], weights: Mapping[str, float]) -> tuple[Offer, ...]:
@@ -258,7 +260,8 @@ def observation(
             least = least_instances(now_s, load, left, pool.came, ahead, pool.budget, pool.least)
     without_e2e_s = None if load is None else load.without_e2e_s(limits)
     seen = tuple(rates_rps), left, limits, pool.caps_w, dict(pool.standing), pool.waiting
-    return RightSizeObservation(now_s, key, *seen, least, pool.budget.headroom, pool.expected_rps, without_e2e_s)
+    asked = least, pool.budget.headroom, pool.expected_rps, without_e2e_s, pool.first_s
+    return RightSizeObservation(now_s, key, *seen, *asked)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -53,6 +53,7 @@ OFF, STARTING, SERVING, DRAINING = 0, 1, 2, 3
 # Routing within a pool.
 ROUND_ROBIN, LEAST_LOADED, WEIGHTED, LEAST_BACKLOG = 0, 1, 2, 3
 ALIKE_S = 0.02  # backlogs below this are equal
+ALIKE_SHARE = 0.25  # of a TTFT limit: backlogs below it are equal, however long
 # Order of an instance's queue.
 FCFS, SJF, SRTF, EDF, LLF = 0, 1, 2, 3, 4
 # Where a pool hands its requests over: nowhere, after the prompt, at a share of all (predicted) tokens.
@@ -1068,6 +1069,8 @@ def serve(s: FleetArrays, i: int, pool: int, now_s: float) -> None:
     """Joins its pool; requests that waited for somebody are dispatched."""
     settle_idle(s, i, now_s)
     s.eng[i].state = SERVING
+    if s.eng[i].floor_mhz > 0.0:  # nothing is to be done yet
+        take_clock(s, i, s.eng[i].floor_mhz, now_s)
     s.eng[i].capacity = s.eng[i].whole
     s.members[pool, s.pool[pool].size] = i
     s.pool[pool].size += 1
@@ -1209,7 +1212,7 @@ def choose_of(s: FleetArrays, r: int, pool: int, most: int, now_s: float) -> int
             advance(s, i, now_s)
             score = (s.eng[i].running + s.eng[i].waiting + 1) / s.eng[i].weight
             if routing == LEAST_BACKLOG:
-                score = max(ALIKE_S, backlog_s(s, i, r)) + ALIKE_S / 100.0 * score
+                score = backlog_score(s, i, r, score)
         else:
             total += s.eng[i].weight
             s.eng[i].credit += s.eng[i].weight
@@ -1219,6 +1222,21 @@ def choose_of(s: FleetArrays, r: int, pool: int, most: int, now_s: float) -> int
     if best != NONE and routing == WEIGHTED:
         s.eng[best].credit -= total
     return int(best)
+
+
+@compiled
+def backlog_score(s: FleetArrays, i: int, r: int, load: float) -> float:
+    """Returns what routing by backlog compares.
+
+    Below 0 where a prompt is done with in good time and there is room: the most loaded of such instances takes it, and
+    others may idle.
+    """
+    behind_s, alike_s = backlog_s(s, i, r), ALIKE_SHARE * s.cell_limit[s.req[r].cell, 0]
+    if behind_s <= alike_s and np.isfinite(alike_s):
+        count = s.eng[i].running + s.eng[i].waiting
+        if left_of_limits(s.eng[i].kv_used / s.eng[i].capacity, count / s.eng[i].max_sequences, count) >= 1.0:
+            return -load
+    return max(ALIKE_S, behind_s) + ALIKE_S / 100.0 * load
 
 
 @compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import OrderedDict
@@ -112,7 +113,9 @@ class Router:
         if route == LEAST_LOADED:
             uid, reason = routing.least_loaded(own, self._draw, warm_uid).uid, "least loaded"
         elif route == LEAST_BACKLOG:
-            uid, reason = routing.least_backlog(own, request.prompt_tokens, self._draw, warm_uid).uid, "least backlog"
+            ttft_s = _paced_ttft_s(request, service.policy)
+            uid = routing.least_backlog(own, request.prompt_tokens, self._draw, warm_uid, ttft_s).uid
+            reason = "least backlog"
         elif route == ROUND_ROBIN:
             uid, reason = self._rounds.setdefault(turns, RoundRobin()).next([c.uid for c in own]), "its turn"
         else:
@@ -141,6 +144,11 @@ class Router:
         weights = {str(pool): service.shares[pool] or 0.0 for pool in able}
         pool = int(self._turns.setdefault(f"{service.name}//{planned[0].class_rank}", WeightedTurns()).next(weights))
         return [c for c in own if c.pool_id == pool]
+
+
+def _paced_ttft_s(request: RouteRequest, policy: wire.RequestPolicy) -> float:
+    """Returns the TTFT that clocks keep, in s; infinite: the request has no limit."""
+    return math.inf if request.limits.ttft_s is None else policy.clock_ttft_share * request.limits.ttft_s
 
 
 def _as_planned(request: RouteRequest, policy: wire.RequestPolicy) -> RouteRequest:

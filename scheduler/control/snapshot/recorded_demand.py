@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from core.algorithms.fleet.arrival_replay import MOST_SEEN
 from core.observations.demand.class_arrivals import STRETCH_S, counted
 from core.observations.demand.class_view import Declared
-from core.observations.demand.loop_windows import recent_stretches, whole_stretches
+from core.observations.demand.loop_windows import first_busy_s, recent_stretches, whole_stretches
 from core.observations.fleet.right_size_given import MEMORY_S
 from core.observations.mode_profile import Lengths
 from core.policy.request_classes import ClassBounds, ClassGrid
@@ -116,6 +116,12 @@ class DemandWindow:
         grid = ClassGrid(classes)
         names = [own.most(grid) for own in self.ranges]
         return {own.name: self.came[[name == own.name for name in names]].sum(axis=0) for own in classes}
+
+    def first_s(self, look_s: float, classes: Sequence[ClassBounds]) -> dict[str, float | None]:
+        """Returns by class when, within the last `look_s`, the first stretch with a request begins; None: none came."""
+        first, end = recent_stretches(self.start_s + self.came.shape[1] * STRETCH_S, look_s)
+        split = self.by_class(classes)
+        return {name: first_busy_s(first, own[own.shape[0] - (end - first) :, 0]) for name, own in split.items()}
 
     @property
     def begun_s(self) -> float | None:

@@ -63,6 +63,7 @@ def scale(turn: LoopTurn) -> Result:
     came = seen.recent(look_s, [own.request_class for own in classes])
     declared_rps = _declared_rps(seen, classes, 0.0 if seen.declared is None else seen.declared.rps)
     expected_rps = _declared_rps(seen, classes, context.service.expected_rps or 0.0)
+    first_s = seen.first_s(look_s, [own.request_class for own in classes])
     fleet = _Fleet(context, pools, recent_load.known_until_s(turn))
     config = step_configs.right_size_config(context.knobs, context.tuning, context.times.scale_s)
     before = turn.state.get("classes", {})
@@ -81,7 +82,7 @@ def scale(turn: LoopTurn) -> Result:
         present = _as_it_is(_recalled(stored_of.get("state"), RightSizeState), fleet.asked(name))
         still_rps = right_size.still_expected_rps(present, context.now.timestamp(), expected_rps[name])
         least = None if present is None else present.least
-        known = Known(rates_rps, waiting.get(name, 0), came_last.get(name), still_rps, least)
+        known = Known(rates_rps, waiting.get(name, 0), came_last.get(name), still_rps, least, first_s[name])
         obs, budget = fleet.observed(own, pool, known, budget)
         state, effects = asking.step(right_size.step, present, obs, config)
         fleet.take(state, obs.offers)
@@ -161,13 +162,15 @@ def _as_it_is(state: RightSizeState | None, asked: Mapping[SiteMode, int]) -> Ri
 @dataclass(frozen=True, slots=True)
 class Known:
     """Holds what is known of the load of a class: the rates of the look-back, the requests that wait, the last ones
-    that ended, the rate that is expected of it, in requests/s, and how many instances kept TTFT by the last turn."""
+    that ended, the rate that is expected of it, in requests/s, how many instances kept TTFT by the last turn, and when
+    the first request of the look-back came."""
 
     rates_rps: tuple[float, ...]
     waiting: int
     came: CameLast | None
     expected_rps: float
     least: Mapping[SiteMode, int | None] | None
+    first_s: float | None
 
 
 class _Fleet:
@@ -250,6 +253,7 @@ class _Fleet:
             budget,
             known.expected_rps,
             known.least,
+            known.first_s,
         )
         now_s, key = self._context.now.timestamp(), PoolKey("", name)
         return right_size_given.observation(now_s, key, known.rates_rps, kinds, limits, pool, load), budget

@@ -14,7 +14,7 @@ from core.algorithms.fleet.sharing import NodeGpus
 from core.algorithms.fleet.site_mix import Offer, SiteMode
 from core.observations.clock_given import ProfileClocks, pace_limits
 from core.observations.demand.carbon_ahead import worths
-from core.observations.demand.loop_windows import recent_stretches
+from core.observations.demand.loop_windows import first_busy_s, recent_stretches
 from core.observations.fleet import right_size_given
 from core.observations.fleet.right_size_given import (
     AHEAD_STEPS,
@@ -73,6 +73,7 @@ class ServiceDemand:
         self._seen = SeenLengths(pool, classes)
         self._load = self._at_seen()
         self._room = self.room(world.nodes)
+        self.first_s: float | None = None  # when the first request of the look-back came; None: none did
 
     @property
     def key(self) -> PoolKey:
@@ -117,6 +118,8 @@ class ServiceDemand:
         seen = self._recent(view, self.config.look_s)
         self._seen = self._seen.renewed(seen.sum(axis=1, dtype=float), list(self._class_of_cell.values()))
         self._load = self._at_seen()
+        first, _ = recent_stretches(view.now_s, self.config.look_s)
+        self.first_s = first_busy_s(max(0, first), seen[:, :, 0].sum(axis=0))
         declared_rps = self.declared_rps if self.declared_rps and view.now_s < STRETCH_S else None
         return load_rps(seen[:, :, 0].sum(axis=0).tolist(), declared_rps)
 

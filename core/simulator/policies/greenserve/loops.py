@@ -174,6 +174,7 @@ class Greenserve:
             own.budget,
             right_size.still_expected_rps(own.size, view.now_s, d.expected_rps),
             None if own.size is None else own.size.least,
+            d.first_s,
         )
         limits = d.load.planned(own.offers, *self.config.plan_shares)
         obs = observation(view.now_s, d.key, rates_rps, own.offers, limits, pool, d.load)

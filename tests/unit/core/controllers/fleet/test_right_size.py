@@ -25,7 +25,7 @@ from tests.unit.laws import examples
 
 LIMITS = Limits(ttft_s=0.125, tpot_s=0.09)
 POOL = PoolKey("east", "chat")
-CONFIG = RightSizeConfig()
+CONFIG = RightSizeConfig(learn_s=0.0)  # what is little known has tests of its own
 
 
 def offer(tp: int, room: int, chunk_tokens: float | None = 2048.0) -> Offer:
@@ -319,12 +319,49 @@ def test_a_decision_names_the_expected_load_only_where_capacity_is_kept_for_it()
 
 
 def test_what_is_expected_counts_for_less_as_more_is_seen():
-    state, _ = decide(None, 1.0, now_s=100.0)
+    state, _ = step(None, RightSizeObservation(100.0, POOL, (1.0,), OFFERS, LIMITS, first_s=100.0), CONFIG)
     assert still_expected_rps(None, 5.0, 4.0) == 4.0
     assert [still_expected_rps(state, 100.0 + s, 4.0) for s in (0.0, 1800.0, 3600.0, 9999.0)] == [4.0, 2.0, 0.0, 0.0]
     for now_s, rps in ((200.0, 60.0), (210.0, 1.0), (300.0, 1.0)):
         state, _ = decide(state, rps, now_s=now_s)
     assert state.since_s == 100.0
+
+
+def little_known(state, now_s, first_s, count, room=24):
+    """Asks for TP4s, of which `count` keep what came."""
+    (offer,) = (replace(OFFERS[0], room=room),)
+    least = {offer.kind: count}
+    obs = RightSizeObservation(now_s, POOL, (0.1,), (offer,), LIMITS, least=least, first_s=first_s)
+    return step(state, obs, replace(CONFIG, learn_s=600.0))
+
+
+@pytest.mark.parametrize(
+    ("known_s", "count", "expected"),
+    [(0.0, 1, 2), (599.0, 1, 2), (600.0, 1, 1), (0.0, 9, 12), (300.0, 9, 11), (450.0, 9, 10), (600.0, 9, 9)],
+)
+def test_spare_instances_stand_by_while_little_is_known(known_s, count, expected):
+    state, effects = little_known(None, 1000.0 + known_s, 1000.0, count)
+    assert sum(state.workers.values()) == expected
+    assert ("little is known" in effects.rationale.summary) == (expected > count)
+
+
+def test_what_was_once_known_stays_known_when_requests_pause():
+    state, _ = little_known(None, 1000.0, 1000.0, 1)
+    for now_s, first_s in ((1300.0, None), (1550.0, 1500.0), (1700.0, None), (1760.0, 1700.0)):
+        state, _ = little_known(state, now_s, first_s, 1)
+        assert (state.since_s, sum(state.workers.values())) == (1000.0, 2 if now_s < 1760.0 else 1)
+
+
+def test_nothing_is_known_before_the_first_request_comes():
+    state, _ = little_known(None, 0.0, None, 1)
+    state, _ = little_known(state, 5000.0, None, 1)
+    assert (state.since_s, sum(state.workers.values())) == (None, 2)
+
+
+def test_no_spare_instance_is_asked_for_where_there_is_no_room():
+    state, effects = little_known(None, 0.0, 0.0, 3, room=3)
+    assert sum(state.workers.values()) == 3
+    assert effects.rationale.reason is not Reason.AT_LIMIT
 
 
 def test_headroom_of_the_error_budget_is_capacity():

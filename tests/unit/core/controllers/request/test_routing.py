@@ -4,6 +4,7 @@ import pytest
 
 from core.controllers.request.routing import (
     ALIKE_S,
+    ALIKE_SHARE,
     Candidate,
     RouteRequest,
     backlog_s,
@@ -152,6 +153,23 @@ def test_load_decides_when_the_backlogs_are_alike() -> None:
     assert least_backlog([waits("a", 3000, running=3), waits("b", 3000, running=2)], 50).uid == "b"
 
 
+def test_most_loaded_instance_takes_a_prompt_that_is_done_with_in_good_time():
+    ttft_s = 1.0
+    good = [waits("a", 0), waits("b", 1000, running=9), waits("c", 0, running=3)]
+    assert all(backlog_s(own, 500) <= ALIKE_SHARE * ttft_s for own in good)
+    assert least_backlog(good, 500, ttft_s=ttft_s).uid == "b"
+    behind = replace(good[1], queued_prompt_tokens=9000)
+    assert backlog_s(behind, 500) > ALIKE_SHARE * ttft_s
+    assert least_backlog([good[0], behind, good[2]], 500, ttft_s=ttft_s).uid == "c"
+    assert least_backlog(good, 500).uid == "a", "without a limit no time is a good one"
+
+
+@pytest.mark.parametrize("filled", [{"running": 150}, {"kv_usage": 0.9}])
+def test_instance_that_fills_up_does_not_take_a_prompt_for_being_the_most_loaded(filled):
+    full = replace(waits("a", 0, running=9), **filled)
+    assert least_backlog([full, waits("b", 0, running=1)], 500, ttft_s=1.0).uid == "b"
+
+
 def test_backlog_is_that_of_the_top_clock_when_the_present_one_is_low() -> None:
     slow = waits("a", 2000, mhz=300.0)
     assert backlog_s(slow, 500) == backlog_s(waits("a", 2000), 500)
@@ -162,7 +180,7 @@ def test_backlog_is_that_of_the_top_clock_when_the_present_one_is_low() -> None:
 
 
 def test_backlogs_that_are_alike_here_are_so_in_the_simulator() -> None:
-    assert ALIKE_S == kernel.ALIKE_S
+    assert (ALIKE_S, ALIKE_SHARE) == (kernel.ALIKE_S, kernel.ALIKE_SHARE)
 
 
 def test_warm_one_is_chosen_when_all_else_is_equal() -> None:
