@@ -127,7 +127,7 @@ class Knobs:
     route: str = setting(
         "least_energy",
         "FREESH: weighted_round_robin; DynamoLLM: least_energy; throttLL'eM: least_loaded; DynaServe: predicted; "
-        "GreenServe: least_backlog, where the prompts that wait are done with first",
+        "GreenServe: least_backlog, the most loaded in good time, or where the prompts that wait are done with first",
         (
             *("least_energy", "least_carbon", "least_loaded", "weighted_round_robin", "round_robin", "predicted"),
             "least_backlog",

@@ -41,7 +41,7 @@ def first_busy_s(first: int, requests: Sequence[float] | NDArray[Any]) -> float 
 
     Args:
         first: The number of the first stretch.
-        requests: Of each stretch.
+        requests: Of each stretch, (stretches,).
     """
     busy = np.flatnonzero(requests)
     return float(first + int(busy[0])) * STRETCH_S if busy.size else None
