@@ -6,8 +6,9 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -16,6 +17,8 @@ from core.simulator.lab.store import Store
 from core.simulator.runs.simulation_jobs import SimulationJob
 from greenserve.cli import fail
 
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 Ended = tuple[SimulationJob, dict[str, Any] | str]  # its figures, or what was wrong
 Doing = Callable[[Sequence[SimulationJob]], Iterator[Ended]]
 
@@ -52,15 +55,28 @@ def done(
 
 def here(jobs: Sequence[SimulationJob], workers: int) -> Iterator[Ended]:
     """Runs so many at a time. Raises TraceError."""
-    with ProcessPoolExecutor(max_workers=workers, initializer=_quiet) as pool:
+    with _processes(workers) as pool:
         # The days of three sites take longest and stand last: begun last, one of them would run by itself at the end.
         running = {pool.submit(job.run): job for job in reversed(jobs)}
+        for future in as_completed(running):
+            try:
+                yield running[future], future.result()
+            except SimulationError as error:
+                yield running[future], str(error)
+
+
+def each(work: Callable[[Item], Answer], items: Sequence[Item], workers: int) -> dict[Item, Answer]:
+    """Does the same for each of several values, so many at a time. Raises what `work` does."""
+    with _processes(workers) as pool:
+        running = {item: pool.submit(work, item) for item in reversed(items)}
+        return {item: future.result() for item, future in running.items()}
+
+
+@contextmanager
+def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(max_workers=workers, initializer=_quiet) as pool:
         try:
-            for future in as_completed(running):
-                try:
-                    yield running[future], future.result()
-                except SimulationError as error:
-                    yield running[future], str(error)
+            yield pool
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in multiprocessing.active_children():

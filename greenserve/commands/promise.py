@@ -86,7 +86,11 @@ def _run(chosen: Sequence[Case], workers: int, fresh: bool) -> Kept:
     from core.simulator.lab.store import Store
     from greenserve import lab_runs
 
-    loads = {case: loads_of(case) | bounds_of(case) for case in chosen}
+    try:
+        bounds = lab_runs.each(bounds_of, chosen, workers)
+    except KeyboardInterrupt:
+        fail("Interrupted: no run was begun yet, and what was done before is kept.", 130)
+    loads = {case: loads_of(case) | bounds[case] for case in chosen}
     tried = {case: runs_on(load) for case, load in loads.items()}
     skipped = {(case, name): left_out(case, name, loads[case]) for case in chosen for name in tried[case]}
     jobs = {place: job_of(*place) for place, words in skipped.items() if not words}

@@ -736,6 +736,12 @@ class ReferenceWorld:
             instance.settle_idle(now_s)
             instance.leave(now_s)
 
+    def leaves_s(self, i: int, now_s: float) -> float:
+        instance = self.instances[i]
+        if not instance.successors or instance.in_flight is None:
+            return now_s
+        return max(now_s, instance.in_flight.end_s)
+
     def _withdraw(self, i: int) -> None:
         if self._pool[i] != NONE:
             self._members[self._pool[i]].remove(i)

@@ -96,13 +96,14 @@ class RightSizeObservation:
 @dataclass(frozen=True, slots=True)
 class RightSizeState:
     """The mix that was last asked for, under the load of now; since when another would have been better; the changes of
-    the last hour (when, where, how many); since when requests come; and how many of each kind keep TTFT (the last
-    observation's `least`)."""
+    the last hour (when, where, how many); since when the load is looked at, or since requests come, if they have
+    `begun`; and how many of each kind keep TTFT (the last observation's `least`)."""
 
     mix: Mix
     better_since_s: float | None = None
     changed: tuple[tuple[float, str, int], ...] = ()
     since_s: float | None = None
+    begun: bool = False
     least: Mapping[SiteMode, int | None] | None = None
 
     @property
@@ -161,8 +162,7 @@ class _Choice:
 
     def __init__(self, state: RightSizeState | None, obs: RightSizeObservation, config: RightSizeConfig) -> None:
         self._state, self._obs, self._config = state, obs, config
-        known_since = (obs.first_s, None if state is None else state.since_s)
-        self._since_s = min((at_s for at_s in known_since if at_s is not None), default=None)
+        self._begun, self._since_s = _since(state, obs)
         self._rules = _Rules(state, obs, config)
         self._rps, seen_rps = _load(obs, config)
         self._expected = obs.expected_rps > seen_rps  # more than what was seen asks for
@@ -261,7 +261,8 @@ class _Choice:
         state = self._state
         if state is not None:
             mix = state.mix if present is None else present
-            state = replace(state, mix=mix, better_since_s=since_s, since_s=self._since_s, least=self._obs.least)
+            state = replace(state, mix=mix, better_since_s=since_s, since_s=self._since_s, begun=self._begun)
+            state = replace(state, least=self._obs.least)
         return state, _effects(self._obs, self._config, (), reason, text, weighed, present)
 
     def _changed(
@@ -277,7 +278,7 @@ class _Choice:
             ScaleTo(replace(self._obs.pool, site=site or self._obs.pool.site), _at_site(chosen.workers, site))
             for site in sorted(moved)
         )
-        state = RightSizeState(chosen, changed=changed, since_s=self._since_s, least=self._obs.least)
+        state = RightSizeState(chosen, None, changed, self._since_s, self._begun, self._obs.least)
         for_promise_w = self._for_promise_w(chosen)
         if for_promise_w is not None:
             text += f", {for_promise_w:.0f} of {_watts(chosen):.0f} W for the promise"
@@ -293,7 +294,7 @@ class _Choice:
 
 def still_expected_rps(state: RightSizeState | None, now_s: float, expected_rps: float) -> float:
     """Returns what counts of the load that an operator expects, in requests/s: less as more was seen, for an hour."""
-    since_s = now_s if state is None or state.since_s is None else state.since_s  # before it nothing was seen
+    since_s = now_s if state is None or state.since_s is None else state.since_s
     return expected_rps * max(0.0, 1.0 - (now_s - since_s) / _HOUR_S)
 
 
@@ -314,32 +315,39 @@ def _load(obs: RightSizeObservation, config: RightSizeConfig) -> tuple[float, fl
     return now, obs.headroom * need
 
 
-def _unknown(now_s: float, since_s: float | None, config: RightSizeConfig) -> float:
-    """Returns how little is known of a load, from 1, when its first request comes, down to 0 after `learn_s`."""
-    if not config.learn_s:
-        return 0.0
-    return 1.0 if since_s is None else max(0.0, 1.0 - (now_s - since_s) / config.learn_s)
+def _since(state: RightSizeState | None, obs: RightSizeObservation) -> tuple[bool, float]:
+    """Says whether requests have come, and since when something is known of the load: the first of them, or else the
+    first look, since silence tells something too."""
+    if state is not None and state.since_s is not None and (state.begun or obs.first_s is None):
+        return state.begun, state.since_s
+    return obs.first_s is not None, obs.now_s if obs.first_s is None else obs.first_s
+
+
+def _unknown(now_s: float, since_s: float, config: RightSizeConfig) -> float:
+    """Returns how little is known of a load: from 1 at first down to 0 after `learn_s`."""
+    return max(0.0, 1.0 - (now_s - since_s) / config.learn_s) if config.learn_s else 0.0
 
 
 def _by_counts(offers: Sequence[Offer], least: Mapping[SiteMode, int | None], unknown: float) -> tuple[Offer, ...]:
     """Returns the offers, each keeping its part of the load in time where as many of its kind keep all of it; nothing
     of it where no number of them does.
 
-    While little is known there are spare ones, as far as there is room: one where few do, and as the root of the count
-    where many do, since what comes in addition from many independent users grows no faster.
+    While little is known there are spare ones: one where few do, and as the root of the count where many do, since what
+    comes in addition from many independent users grows no faster. Where all kinds together have no room for them, there
+    are as many as each kind has room for.
     """
-    room: Counter[Mode] = Counter()
+    counts = {own.kind: None if (count := least.get(own.kind, 1)) is None else max(1, count) for own in offers}
+    wanted = {kind: n + math.ceil(unknown * math.sqrt(n)) for kind, n in counts.items() if n is not None}
+    room: dict[tuple[str, str], float] = {}  # by site and type of GPU, of which degrees take the same
+    of_mode: Counter[Mode] = Counter()
     for own in offers:
-        room[own.mode] += own.room
-
-    def keeps(own: Offer) -> float:
-        count = least.get(own.kind, 1)
-        if count is None:
-            return 0.0
-        count = max(1, count)
-        return 1.0 / max(count, min(room[own.mode], count + math.ceil(unknown * math.sqrt(count))))
-
-    return tuple(replace(own, keeps=keeps(own)) for own in offers)
+        of_mode[own.mode] += own.room
+        if own.kind in wanted:
+            place = own.site, own.mode.gpu
+            room[place] = max(room.get(place, 0.0), own.room / wanted[own.kind])
+    if unknown and sum(room.values()) < 1.0 - _EPS:
+        wanted = {kind: max(counts[kind] or 1, min(of_mode[kind[1]], n)) for kind, n in wanted.items()}
+    return tuple(replace(own, keeps=1.0 / wanted[own.kind] if own.kind in wanted else 0.0) for own in offers)
 
 
 def _at_site(workers: Mapping[SiteMode, int], site: str) -> dict[Mode, int]:
@@ -374,7 +382,6 @@ def _effects(
         "caps_w": dict(obs.caps_w),
         "headroom": obs.headroom,
         "expected_rps": obs.expected_rps,
-        "first_s": obs.first_s,
         "for_promise_w": for_promise_w,
         "profiles": {offer.mode.name: basis_json(offer.profile) for offer in obs.offers},
     }

@@ -129,6 +129,13 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Serves on though an instance that starts was to replace it."""
+
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reshard:
     """The GPUs of `instances` become those of `into`, in the pool of the first.
 
@@ -169,7 +176,17 @@ class SetWeight:
 
 
 SimCommand = (
-    SetSmClock | Start | Drain | Reshard | Move | Assign | SetWeight | ReorderQueue | ResteerRequests | SquashRequests
+    SetSmClock
+    | Start
+    | Drain
+    | Keep
+    | Reshard
+    | Move
+    | Assign
+    | SetWeight
+    | ReorderQueue
+    | ResteerRequests
+    | SquashRequests
 )
 
 

@@ -24,6 +24,7 @@ from core.simulator.kernel.commands import (
     Decision,
     Drain,
     FleetView,
+    Keep,
     Move,
     RequestView,
     Reshard,
@@ -68,6 +69,8 @@ class World(Protocol):
     def drain(self, i: int, now_s: float) -> None: ...
 
     def retire(self, i: int, successors: Sequence[int], ready_s: float, now_s: float) -> None: ...
+
+    def leaves_s(self, i: int, now_s: float) -> float: ...
 
     def switch_off(self, i: int, now_s: float) -> None: ...
 
@@ -241,6 +244,7 @@ class _Driver:
         self._changing: set[int] = set()  # being re-sharded
         self._starting: dict[int, int] = {}  # instance -> which of its starts
         self._starts = 0
+        self._replaced: dict[int, list[int]] = {}  # which of the starts -> the instances that drain once it serves
         self._events: list[tuple[float, int, int, Effect]] = []
         self._sequence = 0
         self._decisions: list[Decision] = []
@@ -360,6 +364,8 @@ class _Driver:
             self._start(command, now_s)
         elif isinstance(command, Drain):
             self._drain(self._instance(command.instance), now_s)
+        elif isinstance(command, Keep):
+            self._keep(self._instance(command.instance))
         elif isinstance(command, Reshard):
             self._reshard(command, now_s)
         elif isinstance(command, Move):
@@ -427,16 +433,18 @@ class _Driver:
         i, pool = self._slot(command.spec), self._fleet.pool_number(command.pool)
         self._starts += 1
         self._starting[i] = life = self._starts
+        self._replaced[life] = [self._instance(name) for name in command.replaces]
         self._world.switch_on(i, now_s)
         self._world.set_clock(i, command.spec.mhz, now_s)
 
         def ready(at_s: float) -> None:
             if self._starting.get(i) != life:
+                del self._replaced[life]
                 return  # it was drained meanwhile
             del self._starting[i]
             self._world.serve(i, pool, command.weight, at_s)
-            for name in command.replaces:
-                self._drain(self._instance(name), at_s)
+            for replaced in self._replaced.pop(life):
+                self._drain(replaced, at_s)
 
         self._at(now_s + command.ready_in_s, ready)
 
@@ -446,6 +454,11 @@ class _Driver:
             return
         self._starting.pop(i, None)
         self._world.drain(i, now_s)
+
+    def _keep(self, i: int) -> None:
+        for replaced in self._replaced.values():
+            if i in replaced:
+                replaced.remove(i)
 
     def _move(self, command: Move, now_s: float) -> None:
         i = self._instance(command.instance)
@@ -474,6 +487,10 @@ class _Driver:
             self._at(at_s + command.sync_s, lambda ready_s: take_over(new, ready_s))
 
         def take_over(new: list[int], at_s: float) -> None:
+            left_s = max(self._world.leaves_s(i, at_s) for i in old)
+            if left_s > at_s:  # one has yet to end the iteration in which it was halted
+                self._at(left_s, lambda then_s: take_over(new, then_s))
+                return
             for i in old:
                 self._world.switch_off(i, at_s)
             weights = command.weights or (1.0,) * len(new)

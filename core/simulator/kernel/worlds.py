@@ -314,6 +314,11 @@ class CompiledWorld:
         if self._state.eng["state"][i] == kernel.STARTING:
             kernel.switch_off(self._state, i, now_s)
 
+    def leaves_s(self, i: int, now_s: float) -> float:
+        """Returns when an instance that hands everything over has ended its last iteration."""
+        own = self._state.eng[i]
+        return max(now_s, float(own["end_s"])) if own["successors"] else now_s
+
     def set_clock(self, i: int, mhz: float, now_s: float) -> None:
         kernel.set_clock(self._state, i, mhz, now_s)
 

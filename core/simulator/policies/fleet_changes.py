@@ -4,10 +4,11 @@
    still missing starts on free GPUs of one node, largest first, on the fullest node that has room; a large one that
    waits for a drain keeps its room from smaller ones.
 2. With shadows, the old instances of a pool serve until the new ones are up (`Start.replaces`), and until others are
-   where these were called off. Else they drain at once, but for one (a bridge) where none that stays serves yet, and
-   what is missing finds room without its GPUs.
+   where these were called off; those that are wanted again before that stay. Else they drain at once, but for one (a
+   bridge) where none that stays serves yet, and what is missing finds room without its GPUs.
 3. In place: where GPUs are not free, what the pool has too much of on a node is re-sharded.
-4. With shadows, the surplus of a pool that lacks instances serves on, unless nothing else moves: then it makes room.
+4. With shadows, the surplus of a pool that lacks instances serves on, unless nothing else moves: then it makes room, a
+   node at a time where nobody else serves.
 5. Where room suffices but is scattered, small instances move together.
 
 Rule 3 is for the kind of change `in_place`, which has shadows too.
@@ -28,6 +29,7 @@ from core.simulator.kernel.commands import (
     STARTING,
     Drain,
     FleetView,
+    Keep,
     Move,
     Reshard,
     SetWeight,
@@ -77,8 +79,9 @@ class Fleet:
         if not self._open or view.now_s < self._again_s:
             return []
         self._again_s = view.now_s + SETTLE_S
-        commands: list[SimCommand] = [*self._note(view)]
+        commands: list[SimCommand] = list(self._note(view))
         now = self._look(view)
+        commands += self._keep(now)
         self._move_surplus(now)
         self._start_missing(now)
         if self._change is ChangeKind.IN_PLACE:
@@ -189,6 +192,27 @@ class Fleet:
         return Round(view, standing, missing, surplus)
 
     # -- what a round does -----------------------------------------------------------------------------
+
+    def _keep(self, now: Round) -> list[Keep]:
+        """Applies rule 2: what is wanted again before its successor is up stays."""
+        view, kept = now.view, []
+        for key in list(now.missing):
+            mine = (
+                slot
+                for slot in self._leaving
+                if slot not in self._resharded_s
+                and view.state[slot] == SERVING
+                and (int(view.pool[slot]), shape_of(view.instances[slot])) == key
+            )
+            slot = next(mine, None)
+            if slot is not None:
+                del self._leaving[slot]
+                for coming in self._coming:
+                    coming.replaces = tuple(own for own in coming.replaces if own != slot)
+                now.missing.remove(key)
+                now.standing[key].append(slot)
+                kept.append(Keep(now.name(slot)))
+        return kept
 
     def _move_surplus(self, now: Round) -> None:
         """Applies rule 1: what one pool has too much of, and another lacks, changes its pool."""
@@ -370,9 +394,33 @@ class Fleet:
             now.surplus[pool] = stay
         if now.missing and not self._moves(now):
             for pool, slots in now.surplus.items():
-                for slot in slots:
+                going = self._making_room(now, pool, slots)
+                for slot in going:
                     now.drain(slot)
-                now.surplus[pool] = []
+                now.surplus[pool] = [slot for slot in slots if slot not in going]
+
+    def _making_room(self, now: Round, pool: int, slots: Sequence[int]) -> list[int]:
+        """Returns which of a pool's surplus goes for what is missing: all, where others of the pool serve. Else the
+        fewest GPUs of one node with which an instance of the pool finds room there, so that the rest serves on until it
+        is up.
+        """
+        view, node_of = now.view, self._occupancy.node_of
+        lacking = [kind for owner, kind in now.missing if owner == pool]
+        if not lacking or any(
+            view.state[s] == SERVING for key, own in now.standing.items() if key[0] == pool for s in own
+        ):
+            return list(slots)
+        found: list[list[int]] = []
+        for kind in lacking:
+            for node in self._occupancy.nodes_of(kind):
+                need, going = kind.tp - self._occupancy.nodes[node].free, []
+                for slot in sorted(slots, key=lambda slot: (-view.instances[slot].tp, slot)):
+                    if need > 0 and node_of[slot] == node:
+                        going.append(slot)
+                        need -= view.instances[slot].tp
+                if need <= 0:
+                    found.append(going)
+        return min(found, key=lambda going: sum(view.instances[slot].tp for slot in going), default=[])
 
     def _moves(self, now: Round) -> bool:
         under_way = bool(((now.view.state == STARTING) | (now.view.state == DRAINING)).any())

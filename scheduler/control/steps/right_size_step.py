@@ -156,7 +156,9 @@ def _as_it_is(state: RightSizeState | None, asked: Mapping[SiteMode, int]) -> Ri
     if not asked:
         return None
     mix = Mix(tuple(Part(site, mode, count, 0.0, 0.0, 0.0) for (site, mode), count in sorted(asked.items())))
-    return RightSizeState(mix) if state is None else RightSizeState(mix, changed=state.changed, since_s=state.since_s)
+    if state is None:
+        return RightSizeState(mix)
+    return RightSizeState(mix, changed=state.changed, since_s=state.since_s, begun=state.begun)
 
 
 @dataclass(frozen=True, slots=True)

@@ -352,16 +352,30 @@ def test_what_was_once_known_stays_known_when_requests_pause():
         assert (state.since_s, sum(state.workers.values())) == (1000.0, 2 if now_s < 1760.0 else 1)
 
 
-def test_nothing_is_known_before_the_first_request_comes():
+def test_spare_instances_come_back_with_the_first_request_after_a_silence():
     state, _ = little_known(None, 0.0, None, 1)
-    state, _ = little_known(state, 5000.0, None, 1)
-    assert (state.since_s, sum(state.workers.values())) == (None, 2)
+    known = []
+    for now_s, first_s in ((500.0, None), (700.0, None), (770.0, None), (5000.0, 4995.0), (5500.0, None)):
+        state, _ = little_known(state, now_s, first_s, 1)
+        known.append((now_s - state.since_s, sum(state.workers.values())))
+    assert known == [(500.0, 2), (700.0, 2), (770.0, 1), (5.0, 2), (505.0, 2)]
 
 
 def test_no_spare_instance_is_asked_for_where_there_is_no_room():
     state, effects = little_known(None, 0.0, 0.0, 3, room=3)
     assert sum(state.workers.values()) == 3
     assert effects.rationale.reason is not Reason.AT_LIMIT
+
+
+def test_spare_instance_is_of_another_kind_where_one_kind_has_no_room_for_it():
+    offers = cramped(1, 1)
+    east, west = offers[0], replace(offers[1], site="west")
+    least = {east.kind: 1, west.kind: 1}
+    obs = RightSizeObservation(0.0, POOL, (0.1,), (east, west), LIMITS, least=least)
+    state, _ = step(None, obs, replace(CONFIG, learn_s=600.0))
+    assert state.workers == {east.kind: 1, west.kind: 1}
+    state, _ = step(None, replace(obs, offers=(east,)), replace(CONFIG, learn_s=600.0))
+    assert state.workers == {east.kind: 1}
 
 
 def test_headroom_of_the_error_budget_is_capacity():

@@ -19,6 +19,7 @@ from core.simulator.kernel.commands import (
     Decision,
     Drain,
     FleetView,
+    Keep,
     Move,
     Reshard,
     SetWeight,
@@ -43,6 +44,7 @@ class FakeFleet:
         self.kv: dict[int, int] = {}
         self.late_s: dict[int, float] = {}
         self.life: Counter[int] = Counter()
+        self.kept: dict[int, float] = {}
         self.weight = [member.weight for member in plan.members]
         self.cell_pool = list(plan.cell_pool)
         self.load = [0.0] * cells
@@ -114,9 +116,12 @@ class FakeFleet:
             i = self.slot(command.spec, -1, STARTING)
             self.weight[i] = command.weight
             self.life[i] += 1
-            self.later(command.ready_in_s, lambda life=self.life[i]: self.ready(i, life, command))
+            begun_s = self.now_s
+            self.later(command.ready_in_s, lambda life=self.life[i]: self.ready(i, life, command, begun_s))
         elif isinstance(command, Drain):
             self.drain(self.index(command.instance))
+        elif isinstance(command, Keep):
+            self.kept[self.index(command.instance)] = self.now_s
         elif isinstance(command, Reshard):
             old = [self.index(name) for name in command.instances]
             assert all(self.state[i] == SERVING for i in old)
@@ -147,11 +152,12 @@ class FakeFleet:
         self.state[i], self.pool[i], self.mhz[i] = state, pool, spec.mhz
         return i
 
-    def ready(self, i: int, life: int, start: Start) -> None:
+    def ready(self, i: int, life: int, start: Start, begun_s: float) -> None:
         if self.state[i] == STARTING and self.life[i] == life:  # else it was drained, and perhaps started again
             self.state[i], self.pool[i] = SERVING, self.names.index(start.pool)
-            for name in start.replaces:
-                self.drain(self.index(name))
+            for old in map(self.index, start.replaces):
+                if self.kept.get(old, -1.0) < begun_s:
+                    self.drain(old)
 
     def drain(self, i: int) -> None:
         assert self.state[i] in (STARTING, SERVING), f"{self.specs[i].name} cannot be drained"

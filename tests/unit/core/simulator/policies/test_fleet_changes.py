@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.simulator.kernel.commands import Drain, Move, Reshard, Start
+from core.simulator.kernel.commands import Drain, Keep, Move, Reshard, Start
 from core.simulator.policies import Plan, PoolPlan
 from core.simulator.policies.config import Starting
 from core.simulator.policies.fleet_changes import Fleet
@@ -67,6 +67,27 @@ def test_old_instance_serves_until_another_is_up_when_its_successor_is_called_of
         assert run.fake.serving() == [2], until_s
     run.fake.run(90)
     assert run.fake.serving() == [8]
+
+
+def test_old_instance_stays_when_it_is_wanted_again_before_its_successor_is_up():
+    run = Wishes([(0, {(0, kind(8)): 1}), (10, {(0, kind(4)): 1}), (30, {(0, kind(4)): 1, (0, kind(8)): 1})])
+    run.fake.run(35)
+    assert run.fake.serving() == [8]
+    run.fake.run(120)
+    assert run.fake.serving() == [4, 8]
+    assert len(run.commands(Start)) == 1
+    assert [command.instance for _, command in run.commands(Keep)] == ["a-east-H100-SXM-80GB-tp8-1"]
+
+
+def test_a_node_at_a_time_makes_room_where_nobody_else_serves():
+    """Each of the two TP8 needs the GPUs of a TP4, on a node of its own; nobody serves at the other site."""
+    wishes = [(0, {(0, kind(8)): 1, (0, kind(4)): 2}), (10, {(0, kind(4)): 1}), (100, {(0, kind(8, "west")): 1})]
+    wishes += [(200, {(0, kind(4)): 1, (0, kind(8, "west")): 1}), (300, {(0, kind(8)): 2})]
+    run = Wishes(wishes, change=ChangeKind.SHADOW)
+    for until_s in range(5, 500, 5):
+        run.fake.run(until_s)
+        assert run.fake.serving(), until_s
+    assert run.fake.serving() == [8, 8]
 
 
 def test_instance_is_resharded_in_place_when_no_gpu_is_free():

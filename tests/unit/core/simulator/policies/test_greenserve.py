@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from core.controllers.fleet.right_size import RightSizeConfig
 from core.engine.engine_model import gpu
 from core.simulator.fields import ScenarioError
 from core.simulator.kernel.commands import Start
@@ -15,17 +16,27 @@ from tests.unit.core.simulator.policies.fake_fleet import FakeFleet
 from tests.unit.core.simulator.policies.worlds import H100, world
 
 LIMITS = Limits(ttft_s=0.25, tpot_s=0.1)
+KNOWN = GreenserveConfig(fleet=RightSizeConfig(learn_s=0.0))  # no spare instances
 UNBOUND = read_policy({"name": "greenserve", "hold_s": 10, "loops": ["scale"]})
 
 
 def fleet(config=None, sites=None, **more):
     found = world(sites or {"east": 48}, limits=LIMITS, **more)
-    return FakeFleet(build(config or GreenserveConfig(), found), found.sites, found.cells)
+    return FakeFleet(build(config or KNOWN, found), found.sites, found.cells)
 
 
 def test_first_fleet_carries_the_declared_load():
     assert fleet(rps=2.0).serving() == [8]
     assert len(fleet(rps=40.0).serving()) > 2
+
+
+def test_a_spare_instance_goes_once_the_load_is_known():
+    fake = fleet(GreenserveConfig(), rps=2.0)
+    fake.load = [2.0]
+    fake.run(500)
+    assert fake.serving() == [8, 8]
+    fake.run(800)
+    assert fake.serving() == [8]
 
 
 def test_fleet_follows_the_load_within_a_start_when_it_rises():

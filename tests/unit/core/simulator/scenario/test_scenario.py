@@ -329,8 +329,9 @@ slo: {ttft_s: 2, tpot_s: 0.1}
 def test_policies_begin_with_what_is_declared_where_a_scenario_says_it(tmp_path: Path) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_text(FLEET)
+    no_spare = "greenserve {tuning: {right_size: {learn_s: 0}}}"
     few, many = (
-        figures(path, f"declared={{rps: {rps}, prompt_tokens: 500, output_tokens: 100}}", policy="greenserve")
+        figures(path, f"declared={{rps: {rps}, prompt_tokens: 500, output_tokens: 100}}", policy=no_spare)
         for rps in (0.5, 12.0)
     )
     assert few["gpu_hours"] < many["gpu_hours"]
