@@ -400,9 +400,10 @@ class Fleet:
                 now.surplus[pool] = [slot for slot in slots if slot not in going]
 
     def _making_room(self, now: Round, pool: int, slots: Sequence[int]) -> list[int]:
-        """Returns which of a pool's surplus goes for what is missing: all, where others of the pool serve. Else the
-        fewest GPUs of one node with which an instance of the pool finds room there, so that the rest serves on until it
-        is up.
+        """Chooses what goes of a pool's surplus so that what is missing has room.
+
+        That is all of it where others of the pool serve. Else it is the fewest GPUs of one node with which an instance
+        of the pool finds room there: the rest serves on until it is up.
         """
         view, node_of = now.view, self._occupancy.node_of
         lacking = [kind for owner, kind in now.missing if owner == pool]
