@@ -45,7 +45,7 @@ def promise(
     """Run ten policies on faults, rare traffic and given traces: who keeps the objectives, with how much energy.
 
     Prints a table in Markdown, one of greenserve without each of its means, and one of it beside the least energy that
-    any policy could take. All of it takes up to 40 minutes on two processors; with names it is of these scenarios
+    any policy could take. All of it takes about 20 minutes on two processors; with names it is of these scenarios
     alone. Runs that are done are kept in GREENSERVE_VAR/lab as `greenserve lab` keeps its own: after Ctrl-C the same
     command goes on.
 

@@ -34,6 +34,7 @@ POLICIES = (
 WITHOUT = {
     "counts by what came again": "tuning: {right_size: {replay: false}}",
     "the error budget": "tuning: {right_size: {error_budget: false}}",
+    "spare instances at first": "tuning: {right_size: {learn_s: 0}}",
     "clocks by deadlines, by profile instead": "clock: profile",
     "clocks below the voltage's knee": "clock_floor: voltage",
     "routing by backlog, by requests instead": "route: least_loaded",
