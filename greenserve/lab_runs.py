@@ -54,19 +54,31 @@ def done(
 
 
 def here(jobs: Sequence[SimulationJob], workers: int) -> Iterator[Ended]:
-    """Runs so many at a time. Raises TraceError."""
+    """Runs so many at a time: with one worker in this process. Raises TraceError."""
+    if workers == 1:
+        for job in jobs:
+            yield _ended(job, job.run)
+        return
     with _processes(workers) as pool:
         # The days of three sites take longest and stand last: begun last, one of them would run by itself at the end.
         running = {pool.submit(job.run): job for job in reversed(jobs)}
         for future in as_completed(running):
-            try:
-                yield running[future], future.result()
-            except SimulationError as error:
-                yield running[future], str(error)
+            yield _ended(running[future], future.result)
+
+
+def _ended(job: SimulationJob, run: Callable[[], dict[str, Any]]) -> Ended:
+    try:
+        return job, run()
+    except SimulationError as error:
+        return job, str(error)
 
 
 def each(work: Callable[[Item], Answer], items: Sequence[Item], workers: int) -> dict[Item, Answer]:
-    """Does the same for each of several values, so many at a time. Raises what `work` does."""
+    """Does the same for each of several values, so many at a time: with one worker in this process. Raises what `work`
+    does.
+    """
+    if workers == 1:
+        return {item: work(item) for item in items}
     with _processes(workers) as pool:
         running = {item: pool.submit(work, item) for item in reversed(items)}
         return {item: future.result() for item, future in running.items()}

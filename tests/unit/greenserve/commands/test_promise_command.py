@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,13 +30,14 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(promise, "POLICIES", ("single_pool", "multi_pool", "greenserve"))
     monkeypatch.setattr(promise, "WITHOUT", {"the order": "order: fcfs"})
     monkeypatch.setattr(promise, "MOST_WITHOUT", 60)
+    monkeypatch.setattr(promise, "bounds_of", cache(promise.bounds_of))  # the same when the command is given again
     monkeypatch.setattr(promise.cases, "__defaults__", ((), ("night",)))
     monkeypatch.setenv("GREENSERVE_VAR", str(tmp_path / "var"))
     return tmp_path
 
 
 def invoke(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+    return CliRunner().invoke(command, ["--workers", "1", *(str(argument) for argument in arguments)])
 
 
 def test_table_is_written_into_the_page_and_checked_against_its_kept_figures(tiny: Path) -> None:
