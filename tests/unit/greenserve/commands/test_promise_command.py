@@ -15,13 +15,13 @@ fleet: {name: node, count: 1, model: Llama2-70B, gpu: H100-SXM-80GB, tp: 8}
 workload: {generate: poisson, lengths: azure-conv, rate_rps: 2, duration_s: 20}
 slo: {ttft_s: 1.0, tpot_s: 0.1}
 """
-SMALL_HOUR = SCENARIO.replace("rate_rps: 2, duration_s: 20", "rate_rps: 0.02, requests: 9")
+SMALL_HOUR = SCENARIO.replace("rate_rps: 2, duration_s: 20", "rate_rps: 0.2, requests: 9")
 PAGE = f"# Policies\n\n{promise.BEGIN}\n{promise.END}\n\nMore.\n"
 
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two scenarios of seconds and an hour of a few requests, three policies, and a page with a place for the table."""
+    """Two scenarios of seconds and a minute for an hour, three policies, and a page with a place for the table."""
     (tmp_path / "scenarios").mkdir()
     (tmp_path / "scenarios" / "night.yaml").write_text(SCENARIO)
     (tmp_path / "scenarios" / "azure-conv-12xh100.yaml").write_text(SMALL_HOUR)
@@ -30,6 +30,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(promise, "POLICIES", ("single_pool", "multi_pool", "greenserve"))
     monkeypatch.setattr(promise, "WITHOUT", {"the order": "order: fcfs"})
     monkeypatch.setattr(promise, "MOST_WITHOUT", 60)
+    monkeypatch.setattr(promise, "_FIRST_HOUR", ("workload.requests=null", "workload.duration_s=60"))
     monkeypatch.setattr(promise, "bounds_of", cache(promise.bounds_of))  # the same when the command is given again
     monkeypatch.setattr(promise.cases, "__defaults__", ((), ("night",)))
     monkeypatch.setenv("GREENSERVE_VAR", str(tmp_path / "var"))
@@ -44,7 +45,7 @@ def test_table_is_written_into_the_page_and_checked_against_its_kept_figures(tin
     page = tiny / "policies.md"
     result = invoke("--write", "--page", page)
     assert result.exit_code == 0, result.output
-    assert "0 runs are known, 10 to do." in result.output
+    assert "0 runs are known, 11 to do." in result.output
     text = page.read_text()
     assert text.startswith("# Policies\n")
     assert text.endswith("\n\nMore.\n")
@@ -58,7 +59,7 @@ def test_table_is_written_into_the_page_and_checked_against_its_kept_figures(tin
     assert invoke("--check", "--page", page).exit_code == 0
 
     again = invoke("--write", "--page", page)
-    assert "7 runs are known, 3 to do." in again.output  # what could not be done is tried again
+    assert "8 runs are known, 3 to do." in again.output  # what could not be done is tried again
     assert page.read_text() == text
     page.write_text(text.replace("(100.00)", "(99.99)"))
     edited = invoke("--check", "--page", page)
