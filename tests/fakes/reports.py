@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple
+from dataclasses import fields
+from operator import attrgetter
 
 import polars
 
@@ -25,6 +26,7 @@ SITES = (
 TENANTS = ("acme", "birch", "cobalt", "dune", "elm")
 CLASSES = ("SS", "SL", "LS", "LL")
 SERVICE, MODEL = "llama3-70b", "Llama3-70B"
+_row = attrgetter(*(field.name for field in fields(ReportLine)))
 
 
 def lines(
@@ -49,11 +51,11 @@ def blocks(found: Sequence[ReportLine], rows: int = 1_000) -> Iterator[Block]:
     block: list[ReportLine] = []
     for line in found:
         if len(block) >= rows and line.start_s != block[-1].start_s:
-            yield Block([astuple(each) for each in block], schema=SCHEMA, orient="row")
+            yield Block([_row(each) for each in block], schema=SCHEMA, orient="row")
             block = []
         block.append(line)
     if block:
-        yield Block([astuple(each) for each in block], schema=SCHEMA, orient="row")
+        yield Block([_row(each) for each in block], schema=SCHEMA, orient="row")
 
 
 def _line(rng, start_s, site, currency, intensity, kind, tenant, service, pool, model) -> ReportLine:
