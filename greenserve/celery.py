@@ -10,11 +10,11 @@ import signal
 from typing import Any
 
 from celery import Celery
-from celery.schedules import schedule
 from celery.signals import task_prerun, worker_process_init
 
 from core.types import Loop
 from greenserve import task_counts  # noqa: F401 - counts each task
+from greenserve.beat import every
 from greenserve.process import set_leash
 from pools import wire
 
@@ -48,7 +48,7 @@ def _beat(sender: Celery, **_: Any) -> None:
     for loop in (Loop.CARBON, Loop.SCALE, Loop.SHARD):
         period_s = loop_times.beat_s(loop)
         sender.add_periodic_task(
-            schedule(period_s),
+            every(period_s),
             sender.signature("scheduler.tasks.run_epochs", args=(loop.value,)),
             name=f"{loop.value} epoch",
             expires=period_s,
@@ -72,15 +72,15 @@ def _beat(sender: Celery, **_: Any) -> None:
         ("turn trials", "scheduler.trials.tasks.turn_trials", 30.0),
         ("tell webhooks", "scheduler.tasks.tell_webhooks", 10.0),
         ("tidy answers and webhooks", "scheduler.tasks.tidy_outside", 3600.0),
-        ("beat heartbeat", "scheduler.tasks.heartbeat", 5.0),
+        ("count a run", "scheduler.tasks.heartbeat", 5.0),
     ):
-        sender.add_periodic_task(schedule(period_s), sender.signature(task), name=name, expires=period_s)
+        sender.add_periodic_task(every(period_s), sender.signature(task), name=name, expires=period_s)
     if settings.GREENSERVE_OTLP_URL is not None:
         export = sender.signature("telemetry.tasks.export_traces")
-        sender.add_periodic_task(schedule(10.0), export, name="export traces", expires=10.0)
+        sender.add_periodic_task(every(10.0), export, name="export traces", expires=10.0)
     tick_s = settings.GREENSERVE_BATCHES["tick_s"]
     sender.add_periodic_task(
-        schedule(tick_s),
+        every(tick_s),
         sender.signature("scheduler.tasks.run_batches"),
         name="run batches",
         queue=wire.BATCHES_QUEUE,

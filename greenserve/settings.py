@@ -215,7 +215,7 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 300, "socket_timeout": 10, "socket_connect_timeout": 5}
-CELERY_BEAT_SCHEDULE_FILENAME = str(ENV.var_dir / "beat-schedule")
+CELERY_BEAT_SCHEDULER = "greenserve.beat:MonotonicScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 
 # Mail: none is sent without GREENSERVE_EMAIL_URL, and what wanted to send some says so.

@@ -17,7 +17,7 @@ from pools.models import Service
 from scheduler import agents, webhooks
 from scheduler.batches import batch_runner as batches
 from scheduler.batches.sending import GatewaySender
-from scheduler.control import active_operations, advising, epochs, realised_figures, service_policy
+from scheduler.control import active_operations, advising, ahead_of_clock, epochs, realised_figures, service_policy
 from scheduler.control.apply import publish as publishing
 from scheduler.control.epochs import EPOCH_LOOPS
 from scheduler.control.snapshot import offered_nodes
@@ -45,7 +45,7 @@ def run_epochs(kind: str) -> None:
     within the one that is about to go. Policies that only advise take theirs afterwards. Those that have run already
     are left alone, so that beat may ask as often as the service with the shortest period needs. A service without a
     plan goes the way of the first start, which waits for nodes and feeds. One that has GPUs which another service needs
-    plans anew at once.
+    plans anew at once, and so does one whose epochs lie ahead of the clock.
     """
     now = timezone.now()
     every = list(Service.objects.all())
@@ -53,6 +53,9 @@ def run_epochs(kind: str) -> None:
     planned = [service for service in services if epochs.has_plan(service)]
     if len(planned) < len(services):
         bootstrap.delay()
+    for service in planned:
+        if ahead_of_clock.give_back(service, now):
+            epochs.run_now(service, now)
     for loop in EPOCH_LOOPS[: EPOCH_LOOPS.index(Loop(kind)) + 1]:
         for service in planned:
             epochs.run(service, loop, now)
@@ -153,8 +156,7 @@ def tidy_outside() -> int:
 
 @shared_task
 def heartbeat() -> None:
-    """Beat sent this and a worker ran it: both are alive."""
-    beat("beat", period_s=5.0)
+    """Does nothing. That a worker ran it is counted (`greenserve.task_counts`): the supervisor watches the count."""
 
 
 def beat(process: str, period_s: float, detail: str = "") -> None:

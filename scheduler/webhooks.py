@@ -19,8 +19,10 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Q
 
 from core.ports import PermanentError, RetryableError
+from pools import clock_repairs
 from pools.access import audit
 from pools.models import Job, JobState
 from scheduler.models import Decision, DecisionKind, DeliveryState, WebhookDelivery, WebhookSubscription
@@ -211,9 +213,10 @@ def again(row: WebhookDelivery, now: datetime) -> bool:
 @transaction.atomic
 def _claim(now: datetime, failed: Collection[int]) -> WebhookDelivery | None:
     """Claims the next one that is due: moves its due time on, so that other senders leave it alone meanwhile."""
-    due = WebhookDelivery.objects.filter(
-        state=DeliveryState.PENDING, due_at__lte=now, subscription__enabled=True
-    ).exclude(subscription__in=failed)
+    # None waits longer than LONGEST_WAIT_S: one that is due later was written before the clock was set back.
+    when = Q(due_at__lte=now) | Q(due_at__gt=now + timedelta(seconds=LONGEST_WAIT_S) + clock_repairs.AHEAD)
+    due = WebhookDelivery.objects.filter(when, state=DeliveryState.PENDING, subscription__enabled=True)
+    due = due.exclude(subscription__in=failed)
     row = due.select_for_update(skip_locked=True, of=("self",)).select_related("subscription").order_by("id").first()
     if row is not None:
         row.attempts += 1

@@ -9,12 +9,12 @@ REDIS_AT_LEAST = (6, 2)
 TIMEOUT_S = 5
 
 
-def postgres(url: str) -> str:
+def postgres(url: str, timeout_s: int = TIMEOUT_S) -> str:
     """Raises StartError."""
     import psycopg
 
     try:
-        with psycopg.connect(url, connect_timeout=TIMEOUT_S) as connection:
+        with psycopg.connect(url, connect_timeout=timeout_s) as connection:
             number = connection.info.server_version
     except psycopg.Error as error:
         raise StartError(f"DATABASE_URL: {str(error).splitlines()[0]}") from error

@@ -21,6 +21,10 @@ def redis_url(config: env.Env) -> str:
     return config.redis_url or embedded.redis_url(config.var_dir)
 
 
+def database_url(config: env.Env) -> str:
+    return config.database_url or embedded.database_url(config.var_dir)
+
+
 def broker_url(config: env.Env) -> str:
     return env.broker_url(redis_url(config))
 
@@ -84,9 +88,8 @@ def background(config: env.Env) -> list[Spec]:
     """Returns the scheduler's: epochs' worker, beat, ingester; and workers for simulations and batches."""
     level = ("--loglevel", config.log_level)
     quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
-    beat_schedule = str(config.var_dir / "beat-schedule")
     epochs = ("worker", "-Q", "epochs", "-c", "2", "-n", "epochs@%h", *level, *quiet)
-    beat = ("beat", "--schedule", beat_schedule, "--pidfile", "", *level)
+    beat = ("beat", "--pidfile", "", *level)
     simulations = ("worker", "-Q", wire.SIMULATIONS_QUEUE, "-c", "1", "-n", "simulations@%h", *level, *quiet)
     batches = ("worker", "-Q", wire.BATCHES_QUEUE, "-c", "1", "-n", "batches@%h", *level, *quiet)
     return [

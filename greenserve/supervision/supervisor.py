@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -18,6 +18,7 @@ import msgspec
 
 from greenserve.process import Child, Identity, Spec, StartError, end, exit_reason
 from greenserve.supervision import process_usage
+from greenserve.supervision.watchdog import Stall
 from pools import wire
 
 BACKOFF_FIRST_S = 0.5
@@ -43,6 +44,10 @@ class Slot:
     due_mono_s: float | None = None  # when to start it again; None while it runs
     last_exit: str = ""
     leave_by_mono_s: float | None = None  # it was dismissed: killed at this time, and not started again
+    stall: str = ""  # why it was asked to end, so that it is started again
+    kill_mono_s: float = 0.0  # when it is killed then
+    stalls: int = 0  # restarts because it made no progress
+    stalled_mono_s: float | None = None  # when the last of them was
 
     def row(self, stopping: bool) -> wire.ProcessRow:
         running = self.due_mono_s is None and self.child.pid is not None
@@ -58,17 +63,21 @@ class Slot:
             last_exit=self.last_exit,
             cpu_s=used.cpu_s if used else None,
             rss_bytes=used.rss_bytes if used else None,
+            stalls=self.stalls,
+            stalled_s=None if self.stalled_mono_s is None else time.monotonic() - self.stalled_mono_s,
         )
 
 
 class Supervisor:
-    """`report` gets one line per event; `publish` gets the process table each second and must not block for long."""
+    """`report` gets one line per event; `publish` gets the process table each second, and `stalled` says then, by name
+    and time of start of those that run, which of them are stuck. Neither must block for long."""
 
     def __init__(
         self,
         var_dir: Path,
         report: Callable[[str], None],
         publish: Callable[[wire.ProcessTable], None] = lambda _: None,
+        stalled: Callable[[Mapping[str, float]], Sequence[Stall]] = lambda _: (),
     ) -> None:
         self.log_dir = var_dir / "log"
         self.table_path = var_dir / "run" / "processes.json"
@@ -77,6 +86,7 @@ class Supervisor:
         self.stop_asked: str | None = None  # the signal's name
         self._report = report
         self._publish = publish
+        self._stalled = stalled
         self._published_mono_s = float("-inf")
         self._stopping = False
         self.log_dir.mkdir(parents=True, exist_ok=True)
@@ -131,6 +141,7 @@ class Supervisor:
         if changed or now - self._published_mono_s >= PUBLISH_EVERY_S:
             self._published_mono_s = now
             self._write_table()
+            self._end_stalled()
 
     def dismiss(self, name: str) -> None:
         """Asks a child to stop, and forgets it once it has; what does not end in time is killed. Returns at once."""
@@ -184,12 +195,29 @@ class Supervisor:
             slot.due_mono_s = float("inf")
 
     def _notice_exit(self, slot: Slot, now: float) -> bool:
+        if slot.stall and now >= slot.kill_mono_s:
+            slot.child.wait_stopped(now)
         status = slot.child.poll()
         if status is None:
             return False
         quick = now - slot.child.started_mono_s < STEADY_AFTER_S
-        self._plan_restart(slot, now, exit_reason(status), quick=quick)
+        self._plan_restart(slot, now, slot.stall or exit_reason(status), quick=quick)
+        slot.stall = ""
         return True
+
+    def _end_stalled(self) -> None:
+        """Asks the processes that are stuck to end; `tick` starts them again."""
+        running = [slot for slot in self.slots.values() if slot.due_mono_s is None and not slot.stall]
+        for stall in self._stalled({slot.child.spec.name: slot.child.started_mono_s for slot in running}):
+            words = f"no progress for {stall.for_s:.0f} s"
+            if stall.excuse:
+                self._report(f"{stall.process}: {words}, and {stall.excuse}: it is left running")
+                continue
+            slot, now = self.slots[stall.process], time.monotonic()
+            slot.stall, slot.kill_mono_s = words, now + slot.child.spec.stop_timeout_s
+            slot.stalls, slot.stalled_mono_s = slot.stalls + 1, now
+            self._report(f"{stall.process}: {words}: restarting it")
+            slot.child.ask_to_stop()
 
     def _notice_leaving(self, slot: Slot, leave_by_mono_s: float, now: float) -> bool:
         if slot.child.poll() is None and now < leave_by_mono_s:

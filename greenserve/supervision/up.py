@@ -18,6 +18,7 @@ from greenserve.supervision.database_setup import Plan
 from greenserve.supervision.preflight import START_FAILED, Refusal
 from greenserve.supervision.simulated_nodes import SimulatedNodes
 from greenserve.supervision.supervisor import Supervisor
+from greenserve.supervision.watchdog import Watchdog, database_excuse, signs_from
 from pools import wire
 
 ANSWER_WITHIN_S = 120.0
@@ -43,7 +44,8 @@ def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], N
         client = redis.Redis.from_url(
             product_processes.redis_url(config), socket_timeout=0.5, socket_connect_timeout=0.5
         )
-        supervisor = Supervisor(config.var_dir, report, _publisher(client))
+        watchdog = Watchdog(signs_from(client), database_excuse(product_processes.database_url(config)))
+        supervisor = Supervisor(config.var_dir, report, _publisher(client), watchdog.look)
         supervisor.catch_signals()
         supervisor.end_strays()
         preflight.check_port(config.web_host, config.web_port, "the dashboard", "GREENSERVE_WEB_PORT")

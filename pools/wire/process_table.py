@@ -15,6 +15,8 @@ class ProcessRow(Message, frozen=True):
     last_exit: str = ""
     cpu_s: float | None = None  # of this process and all it started, since it started
     rss_bytes: int | None = None
+    stalls: int = 0  # restarts because it made no progress
+    stalled_s: float | None = None  # how long ago the last of them was
 
 
 class ProcessTable(Message, frozen=True):

@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 import redis
 from django.contrib.auth.models import User
 from django.db import DatabaseError, connection, transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, Max, OuterRef, Q, QuerySet
 
+from pools import clock_repairs
 from telemetry.models import Alert, AlertNotice, AlertSilence, AlertWatch, SloMinute
 
 from . import alert_settings, slo_minutes
@@ -50,6 +51,7 @@ def keep(rules: Mapping[str, Rule], readings: Iterable[Reading], answered: Itera
     """Writes what follows from the readings, and the notices that are due, in one transaction."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+    _set_back(now)
     rows = {(row.rule, row.subject): row for row in AlertWatch.objects.select_related("alert")}
     watches = {key: _watch(row) for key, row in rows.items()}
     steps = look(rules, watches, readings, answered, now.timestamp(), alert_settings.longest_pause_s())
@@ -57,6 +59,15 @@ def keep(rules: Mapping[str, Rule], readings: Iterable[Reading], answered: Itera
         _keep(rules[step.key[0]], step, rows.get(step.key))
     _write_notices(now)
     return steps
+
+
+def _set_back(now: datetime) -> None:
+    """Sets back the watches that lie ahead of the clock: their waiting begins anew, and open alerts stay open."""
+    ahead = AlertWatch.objects.filter(at__gt=now + clock_repairs.AHEAD)
+    furthest = ahead.aggregate(furthest=Max("at"))["furthest"]
+    if furthest is not None:
+        rows = ahead.update(at=now, breach_since=None, calm_since=None)
+        clock_repairs.note("watches of alerts", rows, furthest, now)
 
 
 def _watch(row: AlertWatch) -> Watch:

@@ -19,9 +19,10 @@ from typing import Any
 from django.conf import settings
 from django.core.mail import EmailMessage
 from django.db import connection, transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
 
 from core.ports import PermanentError, RetryableError
+from pools import clock_repairs
 from telemetry.models import Alert, AlertNotice
 
 from . import alert_settings, webhook
@@ -89,7 +90,9 @@ def _claim(now: datetime, failed: Collection[str]) -> AlertNotice | None:
         event=AlertNotice.Event.RAISED,
         state=AlertNotice.NoticeState.PENDING,
     )
-    due = AlertNotice.objects.filter(state=AlertNotice.NoticeState.PENDING, due_at__lte=now).exclude(channel__in=failed)
+    # None waits longer than LONGEST_WAIT_S: one that is due later was written before the clock was set back.
+    when = Q(due_at__lte=now) | Q(due_at__gt=now + timedelta(seconds=LONGEST_WAIT_S) + clock_repairs.AHEAD)
+    due = AlertNotice.objects.filter(when, state=AlertNotice.NoticeState.PENDING).exclude(channel__in=failed)
     due = due.exclude(Exists(before), event=AlertNotice.Event.RESOLVED)
     notice = due.select_for_update(skip_locked=True, of=("self",)).select_related("alert").first()
     if notice is not None:

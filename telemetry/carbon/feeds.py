@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
-from django.db import connection
-from django.db.models import F
+from django.db import connection, transaction
+from django.db.models import F, Max
 from django.utils.module_loading import import_string
 
 from core.ports import AdapterError, CarbonProvider, CoolDownError, IntensityPoint, PermanentError
 from core.types import Loop
+from pools import clock_repairs
 from pools.models import Service
 from telemetry.models import CarbonFeed, CarbonPoint
 from telemetry.providers.provider_http import Outside, Pace
@@ -93,6 +94,8 @@ def poll(now: datetime, patience_s: float = 0.0, world: Outside | None = None) -
     world = world or outside()
     asked = []
     with alone(patience_s) as locked:
+        if locked:
+            _set_back(now)
         due = [feed for feed in CarbonFeed.objects.select_related("site") if is_due(feed, now)] if locked else []
         for feed in sorted(due, key=lambda feed: feed.last_tried_at or datetime.min.replace(tzinfo=UTC)):
             left_s = math.inf if world.deadline is None else world.deadline - world.pace.now()
@@ -100,6 +103,18 @@ def poll(now: datetime, patience_s: float = 0.0, world: Outside | None = None) -
                 refresh_feed(feed, now, world)
                 asked.append(feed)
     return tuple(asked)
+
+
+@transaction.atomic
+def _set_back(now: datetime) -> None:
+    """Sets back the feeds that were asked ahead of the clock: they are due at once."""
+    ahead = CarbonFeed.objects.filter(last_tried_at__gt=now + clock_repairs.AHEAD)
+    furthest = ahead.aggregate(furthest=Max("last_tried_at"))["furthest"]
+    if furthest is None:
+        return
+    CarbonFeed.objects.filter(last_ok_at__gt=now).update(last_ok_at=now)
+    rows = ahead.update(last_tried_at=None, cool_down_until=None)
+    clock_repairs.note("carbon feeds", rows, furthest, now)
 
 
 def is_due(feed: CarbonFeed, now: datetime) -> bool:
@@ -177,7 +192,7 @@ def _since(feed: CarbonFeed, now: datetime, step_s: float, lag_s: float) -> date
     """From the newest value's start, or as far back as values may still change; after an outage from where it began."""
     back_s = max(BACKFILL_S, lag_s + REVISED_STEPS * step_s)
     newest = (
-        feed.points.filter(forecast=False, start_at__gt=now - timedelta(seconds=CATCH_UP_S))
+        feed.points.filter(forecast=False, start_at__gt=now - timedelta(seconds=CATCH_UP_S), start_at__lte=now)
         .order_by("-start_at")
         .values_list("start_at", flat=True)
         .first()

@@ -26,16 +26,18 @@ MAKER = "greenserve"
 def score_due(now: datetime, period_s: float, budget_s: float) -> int:
     """Scores the feeds whose record is oldest until the time is used up; returns how many."""
     until, count = time.monotonic() + budget_s, 0
-    for feed in sorted(CarbonFeed.objects.select_related("site"), key=lambda feed: _scored_at(feed)):
-        if time.monotonic() >= until or _scored_at(feed) > now - timedelta(seconds=period_s):
+    for feed in sorted(CarbonFeed.objects.select_related("site"), key=lambda feed: _scored_at(feed, now)):
+        if time.monotonic() >= until or _scored_at(feed, now) > now - timedelta(seconds=period_s):
             break
         score(feed, now)
         count += 1
     return count
 
 
-def _scored_at(feed: CarbonFeed) -> datetime:
-    last = ForecastScore.objects.filter(feed=feed).order_by("-scored_at").values_list("scored_at", flat=True).first()
+def _scored_at(feed: CarbonFeed, now: datetime) -> datetime:
+    """Returns when it was scored last. What lies ahead of `now` does not count: the clock was set back since."""
+    rows = ForecastScore.objects.filter(feed=feed, scored_at__lte=now)
+    last = rows.order_by("-scored_at").values_list("scored_at", flat=True).first()
     return last or datetime.min.replace(tzinfo=UTC)
 
 

@@ -66,7 +66,8 @@ def record_load(now: datetime) -> int:
     """Counts the steps that are over and not yet counted; returns the points written. Counting twice is harmless."""
     step_s = histories.load_step_s()
     last = math.floor((now.timestamp() - SETTLE_S) / step_s)
-    newest = LoadPoint.objects.filter(step_s=step_s).order_by("-start_at").values_list("start_at", flat=True).first()
+    past = LoadPoint.objects.filter(step_s=step_s, start_at__lte=now)  # others: before the clock was set back
+    newest = past.order_by("-start_at").values_list("start_at", flat=True).first()
     first = math.floor((now.timestamp() - FIRST_S) / step_s)
     if newest is not None:
         first = round(newest.timestamp() / step_s) + 1 - AGAIN_STEPS
@@ -194,7 +195,7 @@ def score_due(now: datetime, period_s: float, budget_s: float) -> int:
     """Scores the series whose record is oldest until the time is used up; returns how many."""
     until, count = time.monotonic() + budget_s, 0
     names = [(s, name) for s in Service.objects.values_list("name", flat=True) for name in classes(s, now)]
-    ages = {key: _scored_at(*key) for key in names}
+    ages = {key: _scored_at(*key, now) for key in names}
     for service, name in sorted(names, key=lambda key: ages[key]):
         if time.monotonic() >= until or ages[service, name] > now - timedelta(seconds=period_s):
             break
@@ -203,8 +204,9 @@ def score_due(now: datetime, period_s: float, budget_s: float) -> int:
     return count
 
 
-def _scored_at(service: str, name: str) -> datetime:
-    rows = ForecastScore.objects.filter(feed=None, service=service, request_class=name)
+def _scored_at(service: str, name: str, now: datetime) -> datetime:
+    """Returns when it was scored last. What lies ahead of `now` does not count: the clock was set back since."""
+    rows = ForecastScore.objects.filter(feed=None, service=service, request_class=name, scored_at__lte=now)
     last = rows.order_by("-scored_at").values_list("scored_at", flat=True).first()
     return last or datetime.min.replace(tzinfo=UTC)
 

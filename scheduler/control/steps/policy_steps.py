@@ -31,7 +31,7 @@ from scheduler.control.steps import model_groups
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import plan_from_json, plan_to_json, to_json, workers_from_json
 
-_UNKNOWN_UNTIL = "unknown_until_s"  # in the state: the plan was made without any intensity, and is made anew then
+UNKNOWN_UNTIL = "unknown_until_s"  # in the state: the plan was made without any intensity, and is made anew then
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def freesh_step(turn: LoopTurn) -> Result:
         service_policy.provide(context.service, context.knobs)
     obs, faults = snapshot.carbon(context, offered_nodes(context))
     pinned, own = context.pins, step_configs.carbon_config(context.knobs, context.tuning)
-    in_force, until_s = plan_from_json(turn.state), turn.state.get(_UNKNOWN_UNTIL)
+    in_force, until_s = plan_from_json(turn.state), turn.state.get(UNKNOWN_UNTIL)
     present = active_operations.without_pins(in_force, pinned)
     again = until_s is None or now_s >= until_s
     unknown = in_force is None or until_s is not None
@@ -91,7 +91,7 @@ def freesh_step(turn: LoopTurn) -> Result:
     stored = _plan_state(plan, option, turn.state)
     if not unknown:
         return Result(_with_faults(effects, faults), stored)
-    stored[_UNKNOWN_UNTIL] = now_s + context.times.carbon_s
+    stored[UNKNOWN_UNTIL] = now_s + context.times.carbon_s
     return Result(_with_faults(effects, faults), stored, next_tick_s=now_s)
 
 

@@ -42,7 +42,12 @@ def every() -> dict[str, wire.Message]:
         ),
         wire.PROCESSES_KEY: wire.ProcessTable(
             NOW_S,
-            [wire.ProcessRow("web", 4_000, "running", NOW_S - 60, 1, "var/log/web.log", "exit 1", 12.5, 300_000_000)],
+            [
+                wire.ProcessRow(
+                    *("beat", 4_000, "running", NOW_S - 60, 1, "var/log/beat.log", "no progress for 60 s"),
+                    *(12.5, 300_000_000, 1, 61.5),
+                )
+            ],
         ),
         wire.alive_key("ingester"): wire.Heartbeat("ingester", NOW_S, 2.0, "3 batches"),
         wire.simulation_key("7"): wire.SimulationUpdate(3_600.0, 1.0, {"energy_j": 1.5e6, "iterations": 10}, ""),

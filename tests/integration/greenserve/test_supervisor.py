@@ -16,6 +16,7 @@ from greenserve.env import ROOT
 from greenserve.process import Identity, Spec, StartError
 from greenserve.supervision import supervisor as supervision
 from greenserve.supervision.supervisor import Supervisor, backoff_s
+from greenserve.supervision.watchdog import Stall
 from pools import wire
 
 SLEEPER = "import time; time.sleep(600)"
@@ -96,6 +97,37 @@ def test_table_says_restarting_when_a_child_ends_again_and_again(
     assert supervisor.wait_until(lambda: supervisor.slots["a"].quick_exits >= 2, timeout_s=8)
     row = tables[-1].processes[0]
     assert (row.state, row.pid, row.last_exit) == ("restarting", None, "exit status 7")
+
+
+def test_stuck_child_is_restarted_once_and_the_table_says_so(tmp_path: Path, lines: list[str]) -> None:
+    """It is stopped, so that it does not even hear the signal that asks it to end."""
+    tables: list[wire.ProcessTable] = []
+    stuck = [Stall("a", 60.0)]
+    supervisor = Supervisor(tmp_path, lines.append, tables.append, lambda _: [stuck.pop()] if stuck else [])
+    try:
+        pid = supervisor.start(spec("a", stop_timeout_s=0.2)).pid
+        assert pid
+        os.kill(pid, signal.SIGSTOP)
+        assert supervisor.wait_until(lambda: supervisor.slots["a"].restarts == 1, timeout_s=8)
+        assert gone(pid)
+        row = tables[-1].processes[0]
+        assert (row.state, row.stalls, row.last_exit) == ("running", 1, "no progress for 60 s")
+        assert row.stalled_s is not None
+        assert "a: no progress for 60 s: restarting it" in lines
+    finally:
+        supervisor.stop()
+
+
+def test_stuck_child_with_an_excuse_is_left_running(tmp_path: Path, lines: list[str]) -> None:
+    stuck = [Stall("a", 60.0, "PostgreSQL does not answer")]
+    supervisor = Supervisor(tmp_path, lines.append, stalled=lambda _: [stuck.pop()] if stuck else [])
+    try:
+        pid = supervisor.start(spec("a")).pid
+        assert supervisor.wait_until(lambda: len(lines) == 2, timeout_s=5)
+        assert lines[-1] == "a: no progress for 60 s, and PostgreSQL does not answer: it is left running"
+        assert (supervisor.slots["a"].child.pid, supervisor.slots["a"].stalls) == (pid, 0)
+    finally:
+        supervisor.stop()
 
 
 def test_pause_doubles_up_to_ten_seconds_when_exits_are_quick() -> None:
