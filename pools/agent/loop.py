@@ -97,6 +97,7 @@ class AgentLoop:
         self._reconciler = Reconciler(runtime, control)
         self._clocks = ClockLoop(actuator, requests, figures, period_s)
         self._clock_rows: list[ClockDecision] = []  # not yet in a batch
+        self._ticked_s = 0.0  # Unix time of the last tick: a later one is earlier only where the clock was set back
         self._urls: dict[str, str] = {}  # of engines that are up, at the last tick
         self._busy: set[str] = set()  # instances in which requests ran or waited then
         self._outbox = Outbox(node, boot, spool=spool)
@@ -114,6 +115,10 @@ class AgentLoop:
     def tick(self, now_s: float) -> AgentState:
         """Does one round. `now_s`: Unix seconds. Returns the state that it reported, or tried to."""
         view, began_s = View(now_s), time.monotonic()
+        if now_s < self._ticked_s:
+            self._reconciler.begin_anew(now_s)
+            self._clocks.begin_anew()
+        self._ticked_s = now_s
         reachable = self._read_desired(view)
         self._read_node(view)
         if self._desired is not None and view.statuses is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from core.ports import (
     AdapterError,
@@ -103,6 +103,11 @@ class Reconciler:
                 acted |= self._run(now_s, item, statuses.get(item.uid))
                 acted |= self._adjust(now_s, item, statuses.get(item.uid), busy)
         return acted
+
+    def begin_anew(self, now_s: float) -> None:
+        """Has what waits wait from now on, as if it had just begun: the wall clock was set back."""
+        self._leaving = dict.fromkeys(self._leaving, now_s)
+        self._troubles = {uid: replace(trouble, retry_at_s=now_s) for uid, trouble in self._troubles.items()}
 
     def _end(self, now_s: float, status: InstanceStatus, wanted: DesiredInstance | None) -> bool:
         if wanted is None or (wanted.state == "draining" and status.state == "failed"):

@@ -127,6 +127,12 @@ class ClockLoop:
         self._requests.forget_lapsed(now_s)
         return rows
 
+    def begin_anew(self) -> None:
+        """Forgets when rules are due, what they have seen, and what gateways ask for: the wall clock was set back."""
+        for clock in self._clocks.values():
+            clock.state, clock.asked, clock.due_s, clock.seen = None, None, 0.0, Seen()
+        self._requests.forget()
+
     def mean_shares(self, now_s: float) -> dict[str, float]:
         """Returns by engine its mean clock since the last call over the one that it is locked at now."""
         return {uid: clock.held.mean_share(now_s) for uid, clock in self._clocks.items()}

@@ -71,6 +71,11 @@ class ClockRequests:
             self._heard[uid] = mine
             return max(mine.values(), key=lambda ask: (ask.mhz, ask.until_s))
 
+    def forget(self) -> None:
+        """Forgets all requests: their times are of a clock that was set back. Gateways ask again while they want it."""
+        with self._lock:
+            self._heard.clear()
+
     def forget_lapsed(self, now_s: float) -> None:
         """Forgets requests for instances that nobody looks at here: they came to the wrong node, or too late."""
         with self._lock:

@@ -140,7 +140,7 @@ class Instance:
         self.address = Address(parts.hostname, parts.port, parts.scheme == "https")
         self.netloc = parts.netloc.encode()
         self._state, self.pool, self.rank, self._gateways = state, pool, rank, gateways
-        if reported_at_s > self._reported_at_s:
+        if reported_at_s != self._reported_at_s:  # an earlier one is newer too, where the node's clock was set back
             self._reported_at_s = reported_at_s
             self._sent = self._sent_tokens = 0
         if not state.waiting:  # nothing queues there: what is no stream has begun, though it answers only at its end

@@ -37,7 +37,7 @@ class HostEnergy:
                 found += meter.read()
             except AdapterError as error:
                 self.errors.append(f"cannot read the host's energy: {error}")
-        fresh = [reading for reading in found if reading.at_s > self._newest_s.get(reading.domain, 0.0)]
+        fresh = [reading for reading in found if self._is_new(reading)]
         self._newest_s.update({reading.domain: reading.at_s for reading in fresh})
         parts = {gpu.uuid: gpu.energy_j for gpu in gpus}
         parts |= {reading.domain: reading.energy_j for reading in found if not reading.whole_node}
@@ -46,6 +46,11 @@ class HostEnergy:
         given += [rest for reading in fresh if reading.whole_node and (rest := self._rest.of(reading)) is not None]
         self._last.update({reading.domain: reading for reading in given})
         return tuple(given)
+
+    def _is_new(self, reading: HostReading) -> bool:
+        """One that is older by more than meters take between two readings is new too: the clock was set back."""
+        newest_s = self._newest_s.get(reading.domain, 0.0)
+        return reading.at_s > newest_s or reading.at_s < newest_s - RECENT_S
 
     def recent(self, now_s: float) -> tuple[HostReading, ...]:
         """Returns each domain's last reading, of those that were read within the last minute before `now_s` (Unix)."""

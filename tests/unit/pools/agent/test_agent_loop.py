@@ -338,3 +338,19 @@ def test_gpu_types_of_its_node_are_known_when_its_desired_state_has_them() -> No
         assert gpu_types.declared() == ()
     finally:
         gpu_types.declare(())
+
+
+def test_drains_and_restarts_go_on_when_the_clock_is_set_back_by_two_hours() -> None:
+    bench = Bench()
+    bench.now_s = 10_000.0
+    bench.serve("a")
+    bench.link.desired_node = desired_node(
+        desired_instance("a", ("G0",), state="draining"), desired_instance("b", ("G1",))
+    )
+    bench.runtime.start_errors = [RetryableError("GPU is allocated")]
+    bench.tick()
+    bench.now_s -= 7_200.0
+    calls = len(bench.runtime.calls)
+    for _ in range(5):
+        bench.tick()
+    assert bench.runtime.calls[calls:] == [("start", "b"), ("drain", "a")]

@@ -237,3 +237,15 @@ def test_clock_stays_where_a_person_holds_it_when_it_is_fixed() -> None:
     fresh = Bench()
     (row,) = fresh.tick(view(), ClockPolicy(policy="throttle", fixed_mhz=100.0))
     assert row.to_mhz == BOTTOM_MHZ
+
+
+def test_rule_decides_on_when_the_clock_is_set_back_by_two_hours() -> None:
+    bench = Bench()
+    bench.now_s = 10_000.0
+    for _ in range(3):
+        bench.tick(view())
+    bench.now_s -= 7_200.0
+    bench.loop.begin_anew()
+    for _ in range(3):
+        bench.tick(view())
+    assert bench.locks()[3:] == [1310.0, 1210.0, 1110.0]

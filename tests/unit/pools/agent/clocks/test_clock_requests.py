@@ -230,3 +230,18 @@ def test_clock_is_at_the_top_at_once_when_more_is_asked_for_an_engine_that_canno
     assert bench.mhz == TOP_MHZ
     bench.tick(view(engine_reading()))
     assert bench.mhz == 1310.0
+
+
+def test_requests_are_heard_on_when_the_clocks_are_set_back_by_two_hours() -> None:
+    bench = ClockBench(THROTTLE)
+    bench.now_s = 10_000.0
+    bench.tick()
+    bench.ask(900.0, lease_s=60.0)
+    bench.tick()
+    bench.now_s -= 7_200.0
+    bench.loop.begin_anew()
+    bench.tick()
+    assert bench.mhz == TOP_MHZ
+    bench.ask(600.0)
+    bench.tick()
+    assert bench.mhz == 600.0

@@ -285,3 +285,15 @@ def test_other_meters_are_read_when_one_fails() -> None:
 def test_method_must_be_a_known_one() -> None:
     with pytest.raises(ValueError, match="method is one of"):
         HostReading("package-0", "guess", 1.0, None)
+
+
+def test_readings_are_new_again_when_the_clock_is_set_back_by_two_hours() -> None:
+    meter = FakeHostMeter((HostReading("package-0", "zeusd", 10_000.0, 5.0),))
+    energy = HostEnergy([meter])
+    assert len(energy.read(())) == 1
+    assert energy.read(()) == ()
+    meter.answers = (HostReading("package-0", "zeusd", 9_990.0, 6.0),)  # late, not new
+    assert energy.read(()) == ()
+    meter.answers = (HostReading("package-0", "zeusd", 2_800.0, 7.0),)
+    assert [reading.energy_j for reading in energy.read(())] == [7.0]
+    assert energy.read(()) == ()
