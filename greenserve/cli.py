@@ -15,6 +15,7 @@ COMMANDS = {
     "status": ("greenserve.commands.run", "Show which processes run, and where to look."),
     "logs": ("greenserve.commands.run", "Show a process's log."),
     "down": ("greenserve.commands.run", "Stop what `up` started."),
+    "dead": ("greenserve.commands.dead", "Rows that could not be stored: list them, try them again."),
     "decisions": ("greenserve.commands.decisions", "Take recorded decisions again, and compare."),
     "user": ("greenserve.commands.user", "People, roles, passwords and access tokens."),
     "apply": ("greenserve.commands.apply", "Make the fleet what YAML files say: show a plan, ask, carry it out."),

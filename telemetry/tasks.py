@@ -17,7 +17,7 @@ from telemetry.alerts import notices as alert_notices
 from telemetry.calibration import residual_rows
 from telemetry.carbon import feeds
 from telemetry.forecasts import carbon_forecasts, load_forecasts
-from telemetry.ingest import sample_rollups
+from telemetry.ingest import dead_rows, sample_rollups
 from telemetry.ledger import host_posting, posting, settlement
 from telemetry.models import DemandSketch, IngestedBatches
 from telemetry.models.demand import KEPT_S
@@ -94,6 +94,7 @@ def calibrate_engines() -> int:
 def keep_partitions() -> list[str]:
     now = timezone.now()
     IngestedBatches.objects.filter(received_at__lt=now - BATCH_MEMORY).delete()
+    dead_rows.forget(now)
     feeds.forget(now - timedelta(days=settings.GREENSERVE_FORECAST_RETENTION_DAYS))
     dropped = time_partitions.keep(settings.GREENSERVE_SAMPLE_RETENTION_DAYS, now)
     return dropped + sample_rollups.drop_old(settings.GREENSERVE_MINUTE_RETENTION_DAYS, now)

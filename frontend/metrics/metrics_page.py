@@ -113,9 +113,8 @@ class FleetCollector(Collector):
         yield filled(gauge("ingest_stream_ratio", text, "stream"), ratios)
         text = "Age of the newest sample that is stored."
         yield filled(gauge("ingest_newest_sample_age_seconds", text), [((), ingest.newest_sample_age_s)])
-        with _redis() as client:
-            dead = readings.dead_messages(client)
-        yield filled(gauge("ingest_dead_messages", "Messages put aside as malformed, up to 1000."), [((), dead)])
+        text = "Messages, or rows of them, that could not be stored and were set aside."
+        yield filled(gauge("ingest_dead_messages", text), [((), readings.dead_rows())])
 
     def _tasks(self, now: datetime) -> Iterator[Metric]:
         """Celery's workers: epochs, simulations, batches, and beat through what it has them do."""

@@ -16,8 +16,7 @@ from pools.models import Instance, Job
 from scheduler.models import Batch, BatchLine, Decision, Epoch
 from telemetry.alerts import alert_settings, slo_minutes, sources
 from telemetry.alerts.burn_rates import counted, rates
-from telemetry.ingest.ingester import DEAD_STREAM
-from telemetry.models import Alert, CarbonFeed, StatementLine
+from telemetry.models import Alert, CarbonFeed, DeadRow, StatementLine
 from telemetry.selectors import _sql as sql
 
 RECENT = timedelta(minutes=5)
@@ -192,5 +191,5 @@ def tasks(client: redis.Redis) -> dict[str, dict[str, float]]:
     return found
 
 
-def dead_messages(client: redis.Redis) -> int:
-    return int(client.xlen(DEAD_STREAM))
+def dead_rows() -> int:
+    return DeadRow.objects.count()

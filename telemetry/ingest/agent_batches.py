@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from core.ports import HOST_METHODS
 from core.units import US_PER_S
+from pools import clock_repairs
 from pools.models import Gpu, Instance, Node
 from pools.wire import GPU_NUMBERS, NUMBER_BYTES, AgentBatch, ClockDecision, GpuLabels, GpuSamples, InstanceSampleRow
 from telemetry.ingest import sample_rollups
@@ -106,9 +107,15 @@ class SampleWriter:
 
     def write(self, batches: Iterable[AgentBatch]) -> int:
         """Writes what has not been ingested yet and returns the number of batches that were new."""
-        fresh = _claim(list(batches))
-        if not fresh:
-            return 0
+        fresh = self.claim(batches)
+        self.store(fresh)
+        return len(fresh)
+
+    def claim(self, batches: Iterable[AgentBatch]) -> list[AgentBatch]:
+        """Returns the batches that are new, each once; they count as ingested once the caller's transaction is."""
+        return _claim(list(batches))
+
+    def store(self, fresh: Sequence[AgentBatch]) -> None:
         self._write_gpus([batch.gpus for batch in fresh if batch.gpus.numbers])
         self._write_hosts([batch for batch in fresh if batch.hosts])
         self._write_instances([row for batch in fresh for row in batch.instances])
@@ -116,7 +123,6 @@ class SampleWriter:
         for batch in fresh:
             if batch.clocks:
                 self._clock_sink(batch.clocks, batch.agent, batch.boot, batch.seq)
-        return len(fresh)
 
     def _write_gpus(self, parts: list[GpuSamples]) -> None:
         """Writes rows by column, since at a thousand rows a second what Python does for each counts."""
@@ -218,11 +224,13 @@ class SampleWriter:
         _roll_up_later(at_us)
 
     def _apply_states(self, rows: Iterable[InstanceSampleRow]) -> None:
-        """Brings `Instance` up to the newest row of each; an older batch that comes late changes nothing."""
+        """Brings `Instance` up to the newest row of each; an older batch that comes late changes nothing, unless what
+        was applied last lies ahead of the clock."""
         newest: dict[int, InstanceSampleRow] = {}
+        ahead_s = (timezone.now() + clock_repairs.AHEAD).timestamp()
         for row in rows:
             instance_id = self._instances.get(row.instance_uid)
-            if instance_id is None or row.at_s < self._newest.get(instance_id, 0.0):
+            if instance_id is None or row.at_s < self._newest.get(instance_id, 0.0) <= ahead_s:
                 continue
             if instance_id not in newest or newest[instance_id].at_s <= row.at_s:
                 newest[instance_id] = row

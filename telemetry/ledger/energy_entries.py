@@ -49,12 +49,13 @@ class SiteValue:
 class Values:
     """Slices of several GPUs with their site, pool and carbon: looked up before the transaction, entered in it."""
 
-    def __init__(self, gpu_ids: Sequence[int], slices: Sequence[Slices]) -> None:
+    def __init__(self, gpu_ids: Sequence[int], slices: Sequence[Slices], passings: Sequence[int]) -> None:
         gpus = Gpu.objects.filter(pk__in=gpu_ids).select_related("node__cluster__site")
         sites = {gpu.pk: gpu.node.cluster.site for gpu in gpus}
         counts = [len(each) for each in slices]
         self._posting = np.repeat(np.arange(len(slices)), counts)
         self._gpu = np.repeat(np.array(gpu_ids, dtype=np.int64), counts)
+        self._passing = np.repeat(np.array(passings, dtype=np.int64), counts)
         self._site = np.repeat(np.array([sites[gpu].pk for gpu in gpu_ids], dtype=np.int64), counts)
         self._slices = Slices(*(np.concatenate([getattr(each, name) for each in slices]) for name in Slices.__slots__))
         self._pool = pools_of(self._slices.instance)
@@ -123,6 +124,7 @@ class Values:
                 copying.Column("intensity_g_per_kwh", copying.DOUBLE, self._g_per_kwh[which], unknown),
                 copying.Column("carbon_gco2e", copying.DOUBLE, carbon_g, unknown),
                 copying.moments("posted_at", now_us),
+                copying.Column("passing", copying.SMALLINT, self._passing[which]),
             ],
         )
 

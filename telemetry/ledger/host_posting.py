@@ -20,7 +20,17 @@ from core.accounting.grouping import Groups
 from core.ports import HOST_METHODS
 from core.units import US_PER_S
 from telemetry.ledger.counter_traces import MOST_J
-from telemetry.ledger.watermarks import CATCH_UP_S, INTERVAL_US, Advance, Watermark, advance, floor, micros, moment
+from telemetry.ledger.watermarks import (
+    CATCH_UP_S,
+    INTERVAL_US,
+    Advance,
+    Watermark,
+    advance,
+    floor,
+    micros,
+    moment,
+    set_back,
+)
 from telemetry.models import HostEntry, HostMark
 from telemetry.storage import copying
 
@@ -86,6 +96,7 @@ class _Posting:
 
 def post(now: datetime) -> int:
     """Enters what is complete and returns the number of entries made. Domains that are silent wait until they speak."""
+    set_back(HostMark.objects.all(), "hosts", now)
     closed_us = floor(micros(now) - round(SETTLE_S * US_PER_S))
     since = now - timedelta(seconds=RECENT_S)
     with connection.cursor() as cursor:
@@ -158,6 +169,7 @@ def _enter(postings: Sequence[_Posting]) -> int:
                 copying.moments("start_at", start_us),
                 copying.moments("end_at", end_us),
                 copying.Column("energy_uj", copying.BIGINT, energy_uj),
+                copying.Column("passing", copying.SMALLINT, np.array([moved[at].mark.passing for at in which])),
             ],
         )
         return len(which)

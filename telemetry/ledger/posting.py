@@ -20,7 +20,17 @@ from core.units import US_PER_S
 from pools.models import Gpu
 from telemetry.ledger import counter_traces, energy_entries
 from telemetry.ledger.energy_entries import INTERVAL_S as INTERVAL_S
-from telemetry.ledger.watermarks import CATCH_UP_S, INTERVAL_US, Advance, Watermark, advance, floor, micros, moment
+from telemetry.ledger.watermarks import (
+    CATCH_UP_S,
+    INTERVAL_US,
+    Advance,
+    Watermark,
+    advance,
+    floor,
+    micros,
+    moment,
+    set_back,
+)
 from telemetry.models import MeterMark
 
 log = logging.getLogger(__name__)
@@ -41,6 +51,7 @@ class Posting:
 
 def post(now: datetime) -> int:
     """Enters what is complete and returns the number of entries made. GPUs that are silent wait until they speak."""
+    set_back(MeterMark.objects.all(), "GPUs", now)
     closed_us = floor(micros(now) - round(SETTLE_S * US_PER_S))
     recent = counter_traces.readings(now - timedelta(seconds=RECENT_S), now)
     if not recent:
@@ -103,7 +114,11 @@ def _post(
     postings = [posting for posting in made if posting]
     if not postings:
         return 0
-    values = energy_entries.Values([p.watermark.gpu_id for p in postings], [p.advance.slices for p in postings])
+    values = energy_entries.Values(
+        [p.watermark.gpu_id for p in postings],
+        [p.advance.slices for p in postings],
+        [p.watermark.passing for p in postings],
+    )
     with transaction.atomic():
         moved = []
         for posting in postings:  # in one order, so that two postings cannot deadlock

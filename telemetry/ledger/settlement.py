@@ -47,11 +47,17 @@ FROM {StatementLine._meta.db_table} WHERE settlement_id = %s AND entry <> 'rever
 
 
 def settle(now: datetime) -> int:
-    """Settles what is due and has never been, oldest first. Returns the number of windows."""
+    """Settles what is due and has never been, oldest first. Returns the number of windows.
+
+    Where windows ahead of the clock are settled already, since it was set back, those of the last hour are settled
+    again as the clock comes by.
+    """
     due = _floor(now - timedelta(seconds=float(settings.GREENSERVE_SETTLE_AFTER_S)))
     done = 0
     for site in Site.objects.all():
         start = _next(site)
+        if start is not None and start > due:
+            done += _settle(site, due - CHUNK, due, first=False)
         while start is not None and start < due:
             end = min(start + CHUNK, due)
             done += _settle(site, start, end, first=True)

@@ -1,7 +1,8 @@
 """Finds the whole intervals that follow from a counter's readings since its watermark, and where that is to move.
 
 A watermark stands on an interval's border, where the counter is interpolated: whoever moves it by compare-and-swap, in
-the transaction that inserts what `advance` gave, enters every microjoule once.
+the transaction that inserts what `advance` gave, enters every microjoule once. One that lies ahead of the clock is set
+back, with the reading that it has: the counter goes on from there, at times that the clock comes by again.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
+from django.db import transaction
+from django.db.models import F, Max, QuerySet
 
 from core.accounting import counters
 from core.accounting.counters import MeterTrace, Slices
 from core.units import US_PER_S
+from pools import clock_repairs
 from telemetry.ledger.energy_entries import INTERVAL_S
 
 log = logging.getLogger(__name__)
@@ -41,6 +46,23 @@ class Advance:
     border_us: int
     counter_uj: int
     forgotten_uj: int  # what resets took off the counter since the watermark
+
+
+@transaction.atomic
+def set_back(marks: QuerySet[Any], of: str, now: datetime) -> int:
+    """Sets the watermarks that lie ahead of the clock back to the next border after `now`; returns how many.
+
+    Entries from there on are of another passing (`passing`) of the clock through the same intervals. `of`: whose they
+    are, in the plural.
+    """
+    ahead = marks.filter(at__gt=now + clock_repairs.AHEAD)
+    furthest = ahead.aggregate(furthest=Max("at"))["furthest"]
+    if furthest is None:
+        return 0
+    rows = ahead.update(at=moment(floor(micros(now)) + INTERVAL_US), passing=F("passing") + 1)
+    if rows:
+        clock_repairs.note(f"watermarks of {of}", rows, furthest, now)
+    return rows
 
 
 def advance(

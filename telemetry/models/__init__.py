@@ -3,6 +3,7 @@
 from .alerts import Alert, AlertNotice, AlertSilence, AlertWatch, SloMinute
 from .budgets import Budget
 from .carbon import CarbonFeed, CarbonPoint
+from .dead_rows import DeadRow
 from .demand import DemandSketch
 from .forecasts import ForecastScore, LoadPoint
 from .host import HostEntry, HostMark, HostSample
@@ -35,6 +36,7 @@ __all__ = [
     "Budget",
     "CarbonFeed",
     "CarbonPoint",
+    "DeadRow",
     "DemandSketch",
     "EmbodiedFactor",
     "EnergyEntry",

@@ -43,6 +43,9 @@ class HostMark(models.Model):
     opened_energy_uj = models.BigIntegerField(
         help_text="The counter at the first sample ever entered, lowered by what resets took off it since."
     )
+    passing = models.PositiveSmallIntegerField(
+        default=0, db_default=0, help_text="How often it was set back with the clock; entries have that of their time."
+    )
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["node", "domain"], name="host_mark_once")]
@@ -65,12 +68,15 @@ class HostEntry(models.Model):
     start_at = models.DateTimeField()
     end_at = models.DateTimeField()
     energy_uj = models.BigIntegerField()
+    passing = models.PositiveSmallIntegerField(
+        default=0, db_default=0, help_text="Above 0: the clock came by again after it was set back."
+    )
 
     class Meta:
         constraints = [
             models.CheckConstraint(condition=Q(energy_uj__gte=0), name="host_entry_not_negative"),
             models.CheckConstraint(condition=Q(end_at__gt=F("start_at")), name="host_entry_interval"),
-            models.UniqueConstraint(fields=["node", "domain", "start_at"], name="host_entry_once"),
+            models.UniqueConstraint(fields=["node", "domain", "start_at", "passing"], name="host_entry_once"),
         ]
         indexes = [models.Index(fields=["start_at", "site"])]
 

@@ -28,6 +28,9 @@ class MeterMark(models.Model):
         help_text="The counter at the first sample ever entered, lowered by what resets took off it since."
     )
     opened_energy_j = _joules("opened_energy_uj")
+    passing = models.PositiveSmallIntegerField(
+        default=0, db_default=0, help_text="How often it was set back with the clock; entries have that of their time."
+    )
 
     def __str__(self) -> str:
         return f"{self.gpu} {self.energy_j:.1f} J"
@@ -57,6 +60,9 @@ class EnergyEntry(models.Model):
     energy_uj = models.BigIntegerField()
     energy_j = _joules("energy_uj")
     gpu_us = models.BigIntegerField(default=0, help_text="How long the GPU was at it.")
+    passing = models.PositiveSmallIntegerField(
+        default=0, db_default=0, help_text="Above 0: the clock came by again after it was set back."
+    )
     intensity_g_per_kwh = models.FloatField(null=True)
     carbon_gco2e = models.FloatField(null=True)
     posted_at = models.DateTimeField(auto_now_add=True)
@@ -66,7 +72,9 @@ class EnergyEntry(models.Model):
             models.CheckConstraint(condition=Q(energy_uj__gte=0), name="energy_entry_not_negative"),
             models.CheckConstraint(condition=Q(end_at__gt=F("start_at")), name="energy_entry_interval"),
             models.UniqueConstraint(
-                fields=["gpu", "start_at", "kind", "instance_id"], nulls_distinct=False, name="energy_entry_once"
+                fields=["gpu", "start_at", "kind", "instance_id", "passing"],
+                nulls_distinct=False,
+                name="energy_entry_once",
             ),
         ]
         indexes = [models.Index(fields=["start_at", "site"]), models.Index(fields=["end_at"])]

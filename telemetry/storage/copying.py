@@ -22,7 +22,7 @@ _DAY_US = 86_400_000_000
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 POSTGRES_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in Unix time
 TIMESTAMPTZ = BIGINT = ">i8"
-INTEGER, DOUBLE = ">i4", ">f8"
+SMALLINT, INTEGER, DOUBLE = ">i2", ">i4", ">f8"
 _LIMITS = {BIGINT: 2**63, INTEGER: 2**31}
 MOMENT = "moment"  # read as microseconds of Unix time
 

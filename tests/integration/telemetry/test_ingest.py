@@ -20,8 +20,8 @@ from scheduler.models import Decision
 from telemetry.ingest import ingester as ingest
 from telemetry.ingest import request_records
 from telemetry.ingest.agent_batches import SampleWriter
-from telemetry.ingest.ingester import DEAD_STREAM, Ingester
-from telemetry.models import GpuSample, IngestedBatches, InstanceSample, RequestRecord
+from telemetry.ingest.ingester import Ingester
+from telemetry.models import DeadRow, GpuSample, IngestedBatches, InstanceSample, RequestRecord
 from tests.fakes.house import batch, gpu_row, instance_row, request_row, send, start_instance
 
 pytestmark = pytest.mark.django_db
@@ -173,8 +173,8 @@ def test_known_rows_are_kept_when_others_are_unknown(ingester, instance, redis_c
     send(redis_client, wire.BATCH_STREAM, batch(1, rows, [instance_row("of-nobody", now)]))
     drain(ingester)
     assert list(GpuSample.objects.order_by("at").values_list("instance_id", flat=True)) == [None, None]
-    assert ingester._samples.unknown == {"GPU": 1, "instance": 1}
-    assert redis_client.xlen(DEAD_STREAM) == 0
+    assert ingester._rows.samples.unknown == {"GPU": 1, "instance": 1}
+    assert not DeadRow.objects.exists()
 
 
 @given(reads=st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 12)), max_size=15), max_size=6))
@@ -235,10 +235,10 @@ def test_message_is_put_aside_and_the_others_stored_when_one_is_bad(ingester, re
     send(redis_client, wire.BATCH_STREAM, batch(51, [gpu_row(GPU, time.time())]))
     drain(ingester)
     assert GpuSample.objects.count() == 2
-    ((_, aside),) = redis_client.xrange(DEAD_STREAM)
-    assert aside[b"b"] == data
-    assert aside[b"stream"].decode() == stream
-    assert re.search(why, aside[b"error"].decode(), re.IGNORECASE)
+    aside = DeadRow.objects.get()
+    assert aside.stream == stream
+    assert re.search(why, aside.why, re.IGNORECASE)
+    assert aside.kind != "message" or bytes(aside.body) == data
     assert backlog(redis_client) == 0
 
 
@@ -344,7 +344,7 @@ def test_message_is_kept_when_the_schema_is_not_there_yet(ingester, redis_client
         patch.setattr(request_records, "insert", lambda *_: (_ for _ in ()).throw(ProgrammingError("no such table")))
         with pytest.raises(ProgrammingError):
             ingester.step(block_ms=1)
-    assert redis_client.xlen(DEAD_STREAM) == 0
+    assert not DeadRow.objects.exists()
     drain(new_ingester(redis_client))
     assert GpuSample.objects.count() == 1
 
