@@ -5,7 +5,7 @@ second process computed meanwhile is rolled back. The controller's state moves b
 under us, the epoch is computed again on what is now there (`_decide_and_apply` has the steps).
 
 Epochs out of turn (a policy was changed, or a step asked for its turn before its next epoch) have the moment in
-milliseconds as their index, below zero; those whose period was given back (`ahead_of_clock`) have their own number there.
+milliseconds as their index, below zero; those whose period was given back (`ahead_of_clock`) have their row's number.
 Which step a loop runs is for the service's policy to say (`steps`).
 """
 

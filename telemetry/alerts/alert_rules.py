@@ -29,7 +29,10 @@ def rules(feed_refresh_s: float, changes: Mapping[str, Mapping[str, object]] | N
     Raises:
         ValueError: A change names a rule or field that there is not, or makes no sense.
     """
-    found = {rule.name: rule for rule in (*map(_burn, WINDOWS), *_plant(feed_refresh_s), *_service(), *_budgets())}
+    found = {
+        rule.name: rule
+        for rule in (*map(_burn, WINDOWS), *_plant(feed_refresh_s), *_service(), *_budgets(), *_upkeep())
+    }
     for name, change in (changes or {}).items():
         if name not in found:
             raise ValueError(f"there is no alert rule '{name}'; known are {', '.join(sorted(found))}")
@@ -152,4 +155,26 @@ def _budgets() -> Iterable[Rule]:
         for_s=0.0,  # a forecast changes with the hours that are settled
         resolve_s=600.0,
         step="See on the tenant's page what each day takes; agree on less use, or on another budget",
+    )
+
+
+def _upkeep() -> Iterable[Rule]:
+    """Returns the rules for GreenServe's own processes, clock and data."""
+    yield Rule(
+        *("process_stalled", "Process made no progress", Level.WARN, 1.0, 1.0, ""),
+        for_s=0.0,
+        resolve_s=0.0,  # the source names it for an hour
+        step="`greenserve logs {subject}`: the lines before its restart; `greenserve status` shows how often",
+    )
+    yield Rule(
+        *("clock_set_back", "Clock was set back", Level.WARN, 1.0, 1.0, ""),
+        for_s=0.0,
+        resolve_s=0.0,  # the source names it for an hour
+        step="Check the machine's time and its time service; the audit trail has what was set back",
+    )
+    yield Rule(
+        *("rows_set_aside", "Rows were set aside", Level.WARN, 1.0, 1.0, ""),
+        for_s=0.0,
+        resolve_s=0.0,
+        step="`greenserve dead list` for the reasons; then `greenserve dead replay`",
     )

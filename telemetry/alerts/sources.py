@@ -110,17 +110,21 @@ def _nodes(now: datetime, rules: Rules) -> Iterator[Reading]:
             yield Reading("node_silent", name, rules["node_silent"].threshold, f"Node {name} is silent")
 
 
-def _agents_heard(names: Sequence[str]) -> dict[str, float]:
-    """Returns by node when its agent reported last, in Unix seconds, as far as Redis still knows."""
-    if not names:
-        return {}
-    client = redis.Redis.from_url(
+def connect() -> redis.Redis:
+    """Returns a client whose calls fail within their time-out and are not repeated."""
+    return redis.Redis.from_url(
         settings.REDIS_URL,
         socket_timeout=REDIS_TIMEOUT_S,
         socket_connect_timeout=REDIS_TIMEOUT_S,
         retry=Retry(NoBackoff(), 0),
     )
-    with client:
+
+
+def _agents_heard(names: Sequence[str]) -> dict[str, float]:
+    """Returns by node when its agent reported last, in Unix seconds, as far as Redis still knows."""
+    if not names:
+        return {}
+    with connect() as client:
         answers: Any = client.mget([wire.agent_key(name) for name in names])
     found = {}
     for name, data in zip(names, answers, strict=True):
