@@ -50,6 +50,7 @@ class Env:
     demo_rps: float  # mean rate of the demo's own traffic; 0: none
     log_level: str
     simulated_host: str | None = None  # NAME:WATTS of each simulated node's host; None: it has none
+    feeds_dir: Path | None = None  # the files that feeds may read; None: feeds/ in var_dir
     carbon_hosts: frozenset[str] = frozenset()  # mirrors of carbon providers that feeds may name
     carbon_secrets: Mapping[str, Secret] = field(default_factory=dict)  # by variable
     mail_server: mail.MailServer | None = None  # None: nothing is mailed
@@ -124,6 +125,7 @@ def read(source: Mapping[str, str] | None = None) -> Env:
             "GREENSERVE_SIMULATED_HOST", None, _declared_host, "write NAME:WATTS, such as 'processors and fans:450'"
         ),
         log_level=get("GREENSERVE_LOG_LEVEL", "INFO", _one_of(LOG_LEVELS), f"write one of {', '.join(LOG_LEVELS)}"),
+        feeds_dir=get("GREENSERVE_FEEDS_DIR", None, _folder, "give the whole path of a folder, such as /srv/feeds"),
         carbon_hosts=get("GREENSERVE_CARBON_HOSTS", frozenset(), _names, "give names of hosts with commas between"),
         carbon_secrets=_carbon_secrets(values),
         mail_server=_hidden(values, "GREENSERVE_EMAIL_URL", mail.parse, mail.REMEDY),
@@ -328,6 +330,13 @@ def _declared_host(text: str) -> str:
 def _hosts(raw: str) -> str:
     WorkerHosts(raw)
     return raw
+
+
+def _folder(raw: str) -> Path:
+    path = Path(raw)
+    if not path.is_absolute():
+        raise ValueError
+    return path
 
 
 def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:

@@ -254,6 +254,7 @@ GREENSERVE_CARBON_PROVIDERS = {
     "eia": "telemetry.providers.eia.EiaProvider",
     "static_csv": "telemetry.providers.static_csv.StaticCsvProvider",
 }
+GREENSERVE_FEEDS_DIR = ENV.feeds_dir or ENV.var_dir / "feeds"  # the only files that feeds read
 GREENSERVE_CARBON_HOSTS = ENV.carbon_hosts
 GREENSERVE_WORKER_HOSTS = ENV.worker_hosts
 GREENSERVE_CARBON_SECRETS = ENV.carbon_secrets  # each shows itself as ***

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 
 import redis
 from celery import shared_task
 from django.conf import settings
+from django.db import transaction
 from django.utils import timezone
 
 from pools import agent_states
@@ -24,6 +26,8 @@ from telemetry.models.demand import KEPT_S
 from telemetry.reports.tasks import make_report as make_report
 from telemetry.reports.tasks import make_scheduled_reports as make_scheduled_reports
 from telemetry.storage import time_partitions
+
+log = logging.getLogger(__name__)
 
 # A batch can come again only while it is in the stream; two days after the agent's last one is far beyond that.
 BATCH_MEMORY = timedelta(days=2)
@@ -57,11 +61,18 @@ def restate_ledger() -> int:
 
 @shared_task
 def refresh_carbon_feeds() -> int:
-    """Asks the feeds whose time has come, and makes the forecasts that their providers do not."""
+    """Asks the feeds whose time has come, and makes the forecasts that their providers do not.
+
+    One whose history no forecast can be made of stops neither the others nor the task.
+    """
     now = timezone.now()
     asked = feeds.poll(now)
     for feed in asked:
-        carbon_forecasts.extend(feed, now)
+        try:
+            with transaction.atomic():
+                carbon_forecasts.extend(feed, now)
+        except Exception:
+            log.exception("forecast of the carbon feed of %s", feed.site)
     return len(asked)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -159,28 +159,48 @@ def _site(name: str) -> Site:
 def import_file(file: str, site: str, signal: str, zone: str | None) -> None:
     """Store what a CSV FILE says was measured (zone,start_utc,end_utc,signal,value,unit,factor,source).
 
+    A SITE that has no feed of this signal gets one, which reads a copy of FILE in the folder of feeds' files.
     Other values for intervals that are known become revisions: reports can be made as they were and as they are.
     """
+    from django.db import transaction
+
     from core.ports import AdapterError
     from telemetry.carbon import feeds as polling
     from telemetry.models import CarbonFeed
+    from telemetry.providers import feed_files
     from telemetry.providers.static_csv import StaticCsvProvider
 
     owner = _site(site)
     now = datetime.now(UTC)
     known = zone or owner.grid_zone
     try:
-        provider = StaticCsvProvider({"file": file, "zone": known, "signal": signal})
+        body = Path(file).read_bytes()
+        config = {"file": file, "zone": known, "signal": signal}
+        provider = StaticCsvProvider(config, polling.outside(), feed_files.decoded(body, file))
         points = provider.actuals(known, 0.0, now.timestamp())
-        feed, made = CarbonFeed.objects.get_or_create(
-            site=owner,
-            signal=signal,
-            defaults={"provider": "static_csv", "config": {"file": os.path.abspath(file), "zone": known}},
-        )
+        with transaction.atomic():
+            feed, made = CarbonFeed.objects.get_or_create(
+                site=owner, signal=signal, defaults={"provider": "static_csv"}
+            )
+            if made:
+                feed.config = {"file": _kept(body, f"{owner.name}-{signal}.csv"), "zone": known}
+                feed.save(update_fields=["config"])
         stored = polling.append(feed, points, now)
-    except AdapterError as error:
+    except (AdapterError, OSError) as error:
         fail(str(error))
     click.echo(f"{feed}: {stored} of {len(points)} points were new{' (the feed is new, too)' if made else ''}")
+
+
+def _kept(body: bytes, name: str) -> str:
+    """Puts a copy where a new feed reads it, in the folder of feeds' files; returns its name there."""
+    from django.conf import settings
+
+    path = settings.GREENSERVE_FEEDS_DIR / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.read_bytes() != body:
+        fail(f"a new feed would read {path}, where another file stands: move that one away, or make the feed first")
+    path.write_bytes(body)
+    return name
 
 
 @carbon.command("set")

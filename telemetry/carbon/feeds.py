@@ -2,7 +2,7 @@
 
 One run at a time, whoever starts it (beat, a first start, the command line): providers count calls by key, and the pace
 between them is kept within a run. A feed that fails is left alone for longer and longer; where a provider says for how
-long (429), all of its feeds are.
+long (429), all of its feeds are. Whatever goes wrong with a feed stands on that feed, and costs it its own turn alone.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
@@ -24,11 +25,14 @@ from core.types import Loop
 from pools import clock_repairs
 from pools.models import Service
 from telemetry.models import CarbonFeed, CarbonPoint
+from telemetry.providers import static_csv
 from telemetry.providers.provider_http import Outside, Pace
+from telemetry.providers.secrets import VARIABLES, Secret
 
 log = logging.getLogger(__name__)
 
 RUN_S = 30.0  # of one run; feeds that are left over are the first of the next
+FEED_S = 15.0  # of one feed's turn: one that hangs leaves the others half of the run, and comes after them in the next
 LEAST_S = 2.0  # with less left a feed is not begun: running out of time is not its fault
 BACKFILL_S = 3_600.0  # how far back a new feed is filled, at least
 CATCH_UP_STEPS = 2_000  # after an outage, at most so far back
@@ -47,6 +51,7 @@ def outside(run_s: float = RUN_S) -> Outside:
     return Outside(
         secrets=settings.GREENSERVE_CARBON_SECRETS,
         hosts=settings.GREENSERVE_CARBON_HOSTS,
+        feed_files=settings.GREENSERVE_FEEDS_DIR,
         pace=pace,
         deadline=pace.now() + run_s,
     )
@@ -54,6 +59,8 @@ def outside(run_s: float = RUN_S) -> Outside:
 
 def provider(feed: CarbonFeed, world: Outside | None = None) -> CarbonProvider:
     """Returns the adapter that settings name for this feed. Raises AdapterError for a bad configuration."""
+    if not isinstance(feed.config, Mapping):
+        raise PermanentError("the feed's config is no object: write {} for nothing")
     try:
         adapter = import_string(settings.GREENSERVE_CARBON_PROVIDERS[feed.provider])
     except KeyError:
@@ -66,8 +73,21 @@ def provider(feed: CarbonFeed, world: Outside | None = None) -> CarbonProvider:
     return found
 
 
+def check(feed: CarbonFeed) -> None:
+    """Raises AdapterError for what no server could do: a bad configuration, or a host or file that no feed reaches.
+
+    It asks nobody and looks at no file, so that what it says tells nothing of the server; keys may be missing yet.
+    """
+    if feed.provider == static_csv.NAME and isinstance(feed.config, Mapping):
+        static_csv.check(feed.config)
+        return
+    keys = {name: Secret("not known yet") for name in VARIABLES}
+    provider(feed, Outside(secrets=keys, hosts=settings.GREENSERVE_CARBON_HOSTS))
+
+
 def zone(feed: CarbonFeed) -> str:
-    return str(feed.zone or feed.config.get("zone") or feed.site.grid_zone)
+    own = feed.config.get("zone") if isinstance(feed.config, Mapping) else None
+    return str(feed.zone or own or feed.site.grid_zone)
 
 
 def refresh_s(feed: CarbonFeed) -> float:
@@ -98,9 +118,10 @@ def poll(now: datetime, patience_s: float = 0.0, world: Outside | None = None) -
             _set_back(now)
         due = [feed for feed in CarbonFeed.objects.select_related("site") if is_due(feed, now)] if locked else []
         for feed in sorted(due, key=lambda feed: feed.last_tried_at or datetime.min.replace(tzinfo=UTC)):
-            left_s = math.inf if world.deadline is None else world.deadline - world.pace.now()
+            turn = _turn(world)
+            left_s = math.inf if turn.deadline is None else turn.deadline - world.pace.now()
             if world.pace.wait_s(feed.provider) + LEAST_S < left_s:
-                refresh_feed(feed, now, world)
+                refresh_feed(feed, now, turn)
                 asked.append(feed)
     return tuple(asked)
 
@@ -115,6 +136,13 @@ def _set_back(now: datetime) -> None:
     CarbonFeed.objects.filter(last_ok_at__gt=now).update(last_ok_at=now)
     rows = ahead.update(last_tried_at=None, cool_down_until=None)
     clock_repairs.note("carbon feeds", rows, furthest, now)
+
+
+def _turn(world: Outside) -> Outside:
+    """Returns the same world until the end of one feed's turn, or of the run."""
+    if world.deadline is None:
+        return world
+    return replace(world, deadline=min(world.deadline, world.pace.now() + FEED_S))
 
 
 def is_due(feed: CarbonFeed, now: datetime) -> bool:
@@ -147,8 +175,8 @@ def alone(patience_s: float) -> Iterator[bool]:
 def refresh_feed(feed: CarbonFeed, now: datetime, world: Outside | None = None) -> int:
     """Stores new actuals and what changed in the forecast; returns the points stored.
 
-    A provider's error is recorded on the feed and goes no further: the other feeds and loops run on. What came before
-    it is kept.
+    An error, a provider's or our own, is recorded on the feed and goes no further: the other feeds and loops run on.
+    What came before it is kept.
     """
     stored = 0
     try:
@@ -161,6 +189,10 @@ def refresh_feed(feed: CarbonFeed, now: datetime, world: Outside | None = None) 
             stored += append(feed, adapter.forecast(where, now.timestamp(), horizon_s), now)
     except AdapterError as error:
         _failed(feed, error, now)
+        return stored
+    except Exception as error:  # an answer, a file or a row that nobody thought of
+        log.exception("carbon feed of %s", feed.site)
+        _failed(feed, PermanentError(f"{feed.provider}: {type(error).__name__}; the server's log has more"), now)
         return stored
     CarbonFeed.objects.filter(pk=feed.pk).update(
         last_tried_at=now, last_ok_at=now, last_error="", last_error_at=None, failures=0, cool_down_until=None
@@ -181,7 +213,7 @@ def _failed(feed: CarbonFeed, error: AdapterError, now: datetime) -> None:
         CarbonFeed.objects.filter(provider=feed.provider).update(cool_down_until=now + timedelta(seconds=wait_s))
     CarbonFeed.objects.filter(pk=feed.pk).update(
         last_tried_at=now,
-        last_error=str(error)[:300],
+        last_error="".join(letter if letter.isprintable() else " " for letter in str(error))[:300],
         last_error_at=now,
         failures=F("failures") + 1,
         cool_down_until=now + timedelta(seconds=wait_s),
@@ -235,7 +267,8 @@ def append(feed: CarbonFeed, points: Iterable[IntensityPoint], now: datetime, mo
             if issued_at <= before:
                 issued_at = max(now, before + timedelta(microseconds=1))
         new.append(_row(feed, key, issued_at, point))
-    CarbonPoint.objects.bulk_create(new, ignore_conflicts=True, batch_size=1000)
+    with transaction.atomic():
+        CarbonPoint.objects.bulk_create(new, ignore_conflicts=True, batch_size=1000)
     return len(new)
 
 

@@ -23,6 +23,7 @@ HOST = "web-api.tp.entsoe.eu"
 NO_DATA = "999"
 SLOT_S = 900.0
 LONGEST_RANGE_S = 30 * DAY_S
+MOST_SLOTS = 100_000  # of one period: a month has 43,200 minutes
 GAP_S = 0.2  # 400 calls a minute
 HORIZON_S = 36 * HOUR_S  # tomorrow's prices are there in the early afternoon
 RESOLUTION = re.compile(r"PT(\d+)M|PT(\d+)H")
@@ -160,6 +161,8 @@ class EntsoeProvider:
         )
         step_s = self._step_s(_text(period, "resolution"))
         count = round((end_s - start_s) / step_s)
+        if not 0 <= count <= MOST_SLOTS:
+            self._read.fail("timeInterval", f"has {count} steps")
         by_position: dict[int, float] = {}
         for point in period.findall("Point"):
             position = self._read.number(_text(point, "position"), "position", text=True)
@@ -185,7 +188,7 @@ class EntsoeProvider:
 
 def _document(body: bytes) -> ElementTree.Element:
     """Returns the XML without its name spaces. One that declares anything is refused: entities can be made to swell."""
-    if b"<!" in body.replace(b"<!--", b""):
+    if b"<!" in body.replace(b"<!--", b"") or b"\0" in body:  # in UTF-16 it would not be seen
         raise PermanentError(f"{NAME}: the answer declares entities, which no document of the platform does")
     try:
         root = ElementTree.fromstring(body)

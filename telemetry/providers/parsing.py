@@ -30,6 +30,13 @@ UNITS: Mapping[str, Callable[[float], float]] = {
 PRICE_UNIT = re.compile(r"([A-Z]{3})/([kM])Wh")
 SIGNALS = ("average", "marginal", "price")
 FACTORS = ("direct", "lifecycle")
+# Beyond these a value is no value: the dirtiest plants emit about 2,000 g/kWh, and marginal rates go below zero.
+MOST_G_PER_KWH = 20_000.0
+MOST_PRICE_PER_KWH = 1e6  # in any currency
+MOST_NUMBER = 1e15
+EARLIEST_S = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
+LATEST_S = datetime(2100, 1, 1, tzinfo=UTC).timestamp()
+LONGEST_POINT_S = 400 * 86_400.0
 
 
 def price(raw_value: float, raw_unit: str) -> tuple[float, str]:
@@ -62,7 +69,7 @@ class FeedPoints:
         estimated: bool | None = None,
         updated_at_s: float | None = None,
     ) -> IntensityPoint:
-        """Raises PermanentError when the unit is unknown or an average is negative."""
+        """Raises PermanentError when the unit is unknown, or for a value or a time that cannot be."""
         grams, per_kwh, currency = None, None, ""
         if self.signal == "price":
             try:
@@ -76,6 +83,13 @@ class FeedPoints:
             grams = UNITS[self.raw_unit](raw_value)
             if grams < 0.0 and self.signal == "average":
                 raise PermanentError(f"{self.provider}: an average intensity of {raw_value:g} {self.raw_unit}")
+        for value, most in ((grams, MOST_G_PER_KWH), (per_kwh, MOST_PRICE_PER_KWH)):
+            if value is not None and not abs(value) <= most:
+                raise PermanentError(
+                    f"{self.provider}: {raw_value:g} {self.raw_unit} of {self.signal} cannot be: check the unit"
+                )
+        if not EARLIEST_S <= start_s < end_s <= min(LATEST_S, start_s + LONGEST_POINT_S):
+            raise PermanentError(f"{self.provider}: a point from {start_s:.0f} until {end_s:.0f} (Unix seconds)")
         return IntensityPoint(
             zone=self.zone,
             start_s=start_s,
@@ -134,7 +148,7 @@ class Reader:
                 value = float(value)
             except ValueError:
                 self.fail(field, "is no number")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MOST_NUMBER:
             self.fail(field, "is no number")
         return float(value)
 
@@ -148,10 +162,24 @@ class Reader:
             if not utc:
                 self.fail(field, "is a time without a zone")
             found = found.replace(tzinfo=UTC)
-        return found.timestamp()
+        try:
+            return check_moment(found)
+        except ValueError as error:
+            self.fail(field, str(error))
 
     def fail(self, field: str, why: str) -> NoReturn:
         raise PermanentError(f"{self.provider}: the answer is not as documented: {field} {why}")
+
+
+def check_moment(moment: datetime) -> float:
+    """Returns the Unix seconds of a moment with a zone. Raises ValueError for one that nobody measured or forecast."""
+    try:
+        at_s = moment.timestamp()
+    except OverflowError:
+        at_s = math.inf
+    if not EARLIEST_S <= at_s <= LATEST_S:
+        raise ValueError("is a time before 2000 or after 2100")
+    return at_s
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import NoReturn
 from urllib.parse import urlsplit
 
@@ -68,11 +69,13 @@ class Pace:
 class Outside:
     """All that adapters get from the world: keys, allowed hosts, the pace, and when to be done (of the pace's clock).
 
-    `loopback` is for tests: plain http to 127.0.0.1, and nothing else, is allowed then.
+    `feed_files` is the folder of the files that feeds may read; None: those that are shipped alone. `loopback` is for
+    tests: plain http to 127.0.0.1, and nothing else, is allowed then.
     """
 
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     hosts: frozenset[str] = frozenset()
+    feed_files: Path | None = None
     pace: Pace = field(default_factory=Pace)
     deadline: float | None = None
     bounds: Bounds = Bounds()

@@ -7,23 +7,26 @@ have units such as EUR/MWh or USD/kWh, and no factor.
 from __future__ import annotations
 
 import csv
-import importlib.resources
+import io
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import pairwise
-from pathlib import Path
+from datetime import datetime
+from itertools import islice, pairwise
 from typing import Any, NoReturn
 
 from core.ports import FeedCapabilities, IntensityPoint, PermanentError
 
-from .parsing import DAY_S, FACTORS, PRICE_UNIT, SIGNALS, FeedPoints
+from . import feed_files, parsing
+from .parsing import DAY_S, FACTORS, PRICE_UNIT, SIGNALS, FeedPoints, check_moment
 from .provider_http import Outside
 
 NAME = "static_csv"
 COLUMNS = ("zone", "start_utc", "end_utc", "signal", "value", "unit", "factor", "source")
 UNITS = ("gCO2e/kWh", "kgCO2e/MWh", "lb/MWh")
+MOST_ROWS = 200_000  # of the file; a year of five minutes has 105,000
+MOST_SPEEDUP = 1_000.0  # as the demo's own
+MOST_POINTS = 200_000  # of one answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +53,19 @@ class StaticCsvProvider:
     """Plays a CSV file. What lies ahead in the file is its forecast.
 
     Args:
-        config: `file` (a path, or `package:name` for a file shipped inside a Python package), `zone`,
-            `signal` (average), `repeat` (None, or `day`: the file's first day over and over) and, with `repeat`,
-            `speedup` (a file's second lasts 1/speedup real seconds).
+        config: `file` (a name, see `feed_files`), `zone`, `signal` (average), `repeat` (None, or `day`: the file's
+            first day over and over) and, with `repeat`, `speedup` (a file's second lasts 1/speedup real seconds).
+        text: What the file says, for who has read it by himself; None: it is read from the folder of feeds' files.
 
     Raises:
         PermanentError: a bad configuration or file; the text names file, line and field.
     """
 
-    def __init__(self, config: Mapping[str, Any], outside: Outside | None = None) -> None:
-        self._name = _text(config, "file")
+    def __init__(self, config: Mapping[str, Any], outside: Outside, text: str | None = None) -> None:
+        self._name, self._repeat, self._speedup = check(config, any_file=text is not None)
         self._zone = _text(config, "zone")
         self._signal = str(config.get("signal", "average"))
-        self._repeat = config.get("repeat")
-        if self._repeat not in (None, "day"):
-            raise PermanentError(f"carbon feed: repeat must be 'day' or absent, not {self._repeat!r}")
-        try:
-            self._speedup = float(config.get("speedup", 1.0))
-        except (TypeError, ValueError):
-            self._speedup = math.nan
-        if not 0 < self._speedup < math.inf:
-            raise PermanentError(f"carbon feed: speedup must be a positive number, not {config.get('speedup')!r}")
-        if self._speedup != 1.0 and self._repeat is None:
-            raise PermanentError("carbon feed: speedup needs repeat: day, else the file's times would be wrong")
-        self._rows = self._read()
+        self._rows = self._read(feed_files.read(outside.feed_files, self._name) if text is None else text)
 
     @property
     def capabilities(self) -> FeedCapabilities:
@@ -97,8 +89,14 @@ class StaticCsvProvider:
             spell.start_s, spell.end_s, row.raw_value, issued_at_s=issued_at_s, forecast=forecast
         )
 
-    def _spells(self, start_s: float, end_s: float) -> Iterator[_Spell]:
+    def _spells(self, start_s: float, end_s: float) -> tuple[_Spell, ...]:
         """What overlaps [start_s, end_s), in order."""
+        found = tuple(islice(self._overlapping(start_s, end_s), MOST_POINTS + 1))
+        if len(found) > MOST_POINTS:
+            raise PermanentError(f"{self._name}: more than {MOST_POINTS:,} points at once: give it longer intervals")
+        return found
+
+    def _overlapping(self, start_s: float, end_s: float) -> Iterator[_Spell]:
         if self._repeat is None:
             for row in self._rows:
                 if row.end_s > start_s and row.start_s < end_s:
@@ -117,9 +115,9 @@ class StaticCsvProvider:
                 if spell.end_s > start_s and spell.start_s < end_s:
                     yield spell
 
-    def _read(self) -> tuple[_Row, ...]:
+    def _read(self, text: str) -> tuple[_Row, ...]:
         rows = []
-        for line, fields in self._lines():
+        for line, fields in self._lines(text):
             if fields["zone"] == self._zone and fields["signal"] == self._signal:
                 rows.append((line, self._row(line, fields)))
         if not rows:
@@ -133,20 +131,21 @@ class StaticCsvProvider:
             raise PermanentError(f"{self._name}: repeat: day needs rows of one UTC day; {self._zone!r} has more")
         return found
 
-    def _lines(self) -> Iterator[tuple[int, dict[str, str]]]:
+    def _lines(self, text: str) -> Iterator[tuple[int, dict[str, str]]]:
         try:
-            with _locate(self._name).open(newline="", encoding="utf-8") as file:
-                reader = csv.DictReader(file)
-                missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
-                if missing:
-                    self._refuse(1, ", ".join(missing), f"column is missing; the header is {','.join(COLUMNS)}")
-                for fields in reader:
-                    for column in COLUMNS:
-                        if fields[column] is None:
-                            self._refuse(reader.line_num, column, "is missing")
-                    yield reader.line_num, {column: fields[column].strip() for column in COLUMNS}
-        except (OSError, UnicodeDecodeError, csv.Error, ModuleNotFoundError) as error:
-            raise PermanentError(f"{self._name}: cannot be read: {error}") from error
+            reader = csv.DictReader(io.StringIO(text, newline=""))
+            missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+            if missing:
+                self._refuse(1, ", ".join(missing), f"column is missing; the header is {','.join(COLUMNS)}")
+            for number, fields in enumerate(reader, start=1):
+                if number > MOST_ROWS:
+                    self._refuse(reader.line_num, "file", f"has more than {MOST_ROWS:,} rows: leave out old ones")
+                for column in COLUMNS:
+                    if fields[column] is None:
+                        self._refuse(reader.line_num, column, "is missing")
+                yield reader.line_num, {column: fields[column].strip() for column in COLUMNS}
+        except csv.Error as error:
+            raise PermanentError(f"{self._name}: is no CSV: {error}") from error
 
     def _row(self, line: int, fields: Mapping[str, str]) -> _Row:
         start_s, end_s = (self._moment(line, column, fields[column]) for column in ("start_utc", "end_utc"))
@@ -167,6 +166,11 @@ class StaticCsvProvider:
                 value = math.nan
             if not math.isfinite(value):
                 self._refuse(line, "value", f"{fields['value']!r} is not a number")
+            grams = fields["unit"] in UNITS and parsing.UNITS[fields["unit"]](value)
+            if abs(grams) > parsing.MOST_G_PER_KWH:
+                self._refuse(
+                    line, "value", f"{fields['value']!r} is more than can be: at most {parsing.MOST_G_PER_KWH:g} g/kWh"
+                )
             if value < 0 and fields["signal"] == "average":
                 self._refuse(line, "value", "an average intensity cannot be negative")
         return _Row(start_s, end_s, value, fields["unit"], fields["factor"])
@@ -178,7 +182,10 @@ class StaticCsvProvider:
             self._refuse(line, column, f"{text!r} is not a time like 2026-01-01T00:00Z")
         if moment.tzinfo is None:
             self._refuse(line, column, f"{text!r} has no zone: end it with Z")
-        return moment.astimezone(UTC).timestamp()
+        try:
+            return check_moment(moment)
+        except ValueError as error:
+            self._refuse(line, column, f"{text!r} {error}")
 
     def _one_of(self, line: int, column: str, value: str, allowed: Iterable[str]) -> None:
         if value not in allowed:
@@ -188,11 +195,26 @@ class StaticCsvProvider:
         raise PermanentError(f"{self._name} line {line}, {field}: {why}")
 
 
-def _locate(name: str) -> Path:
-    package, separator, file = name.partition(":")
-    if separator and package.replace(".", "").isidentifier():
-        return Path(str(importlib.resources.files(package) / file))
-    return Path(name)
+def check(config: Mapping[str, Any], any_file: bool = False) -> tuple[str, Any, float]:
+    """Returns file, repeat and speedup of a feed's configuration. Looks at no file; raises PermanentError."""
+    if not config.get("file"):
+        raise PermanentError('carbon feed: file is missing: write {"file": "intensity.csv"}')
+    name, repeat = _text(config, "file"), config.get("repeat")
+    if not any_file and (words := feed_files.fault(name)):
+        raise PermanentError(words)
+    if repeat not in (None, "day"):
+        raise PermanentError(f"carbon feed: repeat must be 'day' or absent, not {repeat!r}")
+    try:
+        speedup = float(config.get("speedup", 1.0))
+    except (TypeError, ValueError):
+        speedup = math.nan
+    if not 0 < speedup <= MOST_SPEEDUP:
+        raise PermanentError(
+            f"carbon feed: speedup must be above 0 and at most {MOST_SPEEDUP:g}, not {config.get('speedup')!r}"
+        )
+    if speedup != 1.0 and repeat is None:
+        raise PermanentError("carbon feed: speedup needs repeat: day, else the file's times would be wrong")
+    return name, repeat, speedup
 
 
 def _text(config: Mapping[str, Any], key: str) -> str:

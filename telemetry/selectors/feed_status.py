@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 from django.db.models import Max
 
-from core.ports import AdapterError
 from telemetry.carbon import feeds
 from telemetry.carbon.site_signals import LONGEST_INTERVAL
 from telemetry.forecasts.histories import value_field
@@ -58,7 +57,7 @@ def status(feed: CarbonFeed, now: datetime) -> FeedStatus:
     try:
         can = feeds.provider(feed).capabilities
         lag_s, step_s, measures = can.lag_s, can.step_s, can.actuals
-    except AdapterError:  # the next refresh will say it on the feed
+    except Exception:  # the next refresh will say it on the feed; the others' states are shown meanwhile
         lag_s, step_s, measures = 0.0, 0.0, True
     has_value = {f"{value_field(feed)}__isnull": False}
     known_until = _until(feed, now, forecast=False, **has_value)

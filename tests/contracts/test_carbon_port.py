@@ -85,9 +85,8 @@ def make(case, tmp_path):
     clock = Clock()
     bounds = Bounds(connect_s=10.0, read_s=20.0, total_s=30.0)
     keys = {name: Secret("hush") for name in VARIABLES}
-    outside = Outside(secrets=keys, pace=Pace(clock, clock.sleep), bounds=bounds, loopback=True)
-    file = tmp_path / "grid.csv"
-    file.write_text(CSV)
+    outside = Outside(secrets=keys, pace=Pace(clock, clock.sleep), feed_files=tmp_path, bounds=bounds, loopback=True)
+    (tmp_path / "grid.csv").write_text(CSV)
 
     def ending(asked):
         found = [text for end, text in case.answers.items() if asked.path.endswith(end)]
@@ -97,7 +96,7 @@ def make(case, tmp_path):
         web.routes = type("Endings", (dict,), {"get": lambda self, key, default=None: ending})()
 
         def adapter(**config):
-            own = {"signal": case.signal, "file": str(file), "base_url": web.url, **case.config, **config}
+            own = {"signal": case.signal, "file": "grid.csv", "base_url": web.url, **case.config, **config}
             return import_string(settings.GREENSERVE_CARBON_PROVIDERS[case.name])(own, outside)
 
         yield adapter

@@ -98,9 +98,10 @@ def feed(folder: Path) -> dict[str, Any]:
     hours = [f"{day + timedelta(hours=n):%Y-%m-%dT%H:%M:%SZ}" for n in range(25)]
     lines = ["zone,start_utc,end_utc,signal,value,unit,factor,source"]
     lines += [f"DE,{hours[n]},{hours[n + 1]},average,300,gCO2e/kWh,lifecycle,test" for n in range(24)]
-    file = folder / "carbon.csv"
+    file = folder / "var" / "feeds" / "carbon.csv"
+    file.parent.mkdir(exist_ok=True)
     file.write_text("\n".join([*lines, ""]))
-    config = {"file": str(file), "repeat": "day"}
+    config = {"file": file.name, "repeat": "day"}
     what = {"site": SITE, "signal": "average", "factor": "lifecycle"}
     return {**what, "provider": "static_csv", "zone": "DE", "config": config}
 

@@ -20,6 +20,7 @@ from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.model_config import BadConfig
 from core.observations.request.request_configs import TBT_S
 from core.policy.setting_texts import without_effect
+from core.ports import AdapterError
 from core.types import Limits, Mode, ModeProfile
 from pools.model_files import shape_figures
 from pools.models import (
@@ -42,6 +43,7 @@ from pools.models import (
 from scheduler.control import active_operations
 from scheduler.control.snapshot import published_profiles
 from scheduler.models import ControlMode
+from telemetry.carbon import feeds
 from telemetry.models import CarbonFeed, GpuRate, Pue, Tariff
 from telemetry.models.rates import Version
 
@@ -469,9 +471,11 @@ def _feed(feed: CarbonFeed) -> Iterator[Consequence]:
         yield Consequence("error", "provider", f"There is no provider '{feed.provider}'; known are {_list(known)}.")
     if not isinstance(feed.config, Mapping):
         yield Consequence("error", "config", 'Write an object, such as {"zone": "DE"}, or {} for nothing.')
-    elif feed.provider == "static_csv" and not feed.config.get("file"):
-        text = 'static_csv needs the file that it reads: {"file": "/path/to/intensity.csv"}.'
-        yield Consequence("error", "config", text)
+    elif feed.provider in known:
+        try:
+            feeds.check(feed)
+        except AdapterError as error:
+            yield Consequence("error", "config", str(error))
     before = CarbonFeed.objects.filter(pk=feed.pk).first() if feed.pk else None
     if before and before.provider != feed.provider:
         text = "Points that were stored stay; from now on they come from the new provider, and its own units and zones."

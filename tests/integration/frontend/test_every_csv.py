@@ -38,7 +38,7 @@ JSON_VALUES: dict[tuple[type, str], Any] = {
     (ModelCard, "engine_arguments"): ["--kv-cache-dtype", "fp8"],
     (ModelCard, "engine_environment"): {"VLLM_ATTENTION_BACKEND": "FLASHINFER"},
     (Service, "knobs"): {"clock": "fixed", "tuning": {"dynamo": {"wave": 4}}},
-    (CarbonFeed, "config"): {"file": "/srv/x.csv", "zone": "DE"},
+    (CarbonFeed, "config"): {"file": "x.csv", "zone": "DE"},
     (Tariff, "windows"): [{"from": "17:00", "to": "20:00", "price_per_kwh": 0.2, "days": ["sat", "sun"]}],
     (Instrument, "profile"): [0] * 12 + [1] * 12,
     (Instrument, "mix"): {"wind": 0.6, "solar": 0.4},

@@ -214,9 +214,7 @@ def test_nothing_is_lost_when_somebody_changes_a_row_between_plan_and_apply(api:
 
 def test_what_loops_and_feeds_write_meanwhile_is_no_reason_to_refuse(api: Client, monkeypatch) -> None:
     applied(api, FLEET)
-    feeds = (
-        "feeds:\n  - {site: ashburn, signal: average, provider: static_csv, config: {file: /srv/x.csv}, source: %s}\n"
-    )
+    feeds = "feeds:\n  - {site: ashburn, signal: average, provider: static_csv, config: {file: x.csv}, source: %s}\n"
     applied(api, feeds % "old")
     plan = planned(api, feeds % "new")
     CarbonFeed.objects.update(last_tried_at=timezone.now(), failures=3)

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -19,7 +20,9 @@ HEAD = "zone,start_utc,end_utc,signal,value,unit,factor,source\n"
 
 
 @pytest.fixture
-def site():
+def site(tmp_path, settings):
+    settings.GREENSERVE_FEEDS_DIR = tmp_path / "feeds"
+    settings.GREENSERVE_FEEDS_DIR.mkdir()
     return Site.objects.create(name="east", grid_zone="Z")
 
 
@@ -40,13 +43,30 @@ def csv(tmp_path, hours, value="100", signal="average", unit="gCO2e/kWh", factor
     return str(path)
 
 
+def in_folder(tmp_path, hours):
+    """The name of such a file where feeds read it."""
+    return Path(csv(tmp_path / "feeds", hours)).name
+
+
 def test_file_is_stored_once_when_it_is_imported_twice(site, tmp_path):
     file = csv(tmp_path, 30)
     assert "30 of 30 points were new (the feed is new, too)" in run("carbon", "import", file, "--site", "east").output
     assert "0 of 30 points were new" in run("carbon", "import", file, "--site", "east").output
     csv(tmp_path, 30, value="120")
     assert "30 of 30 points were new" in run("carbon", "import", file, "--site", "east").output
-    assert CarbonFeed.objects.get().points.count() == 60
+    feed = CarbonFeed.objects.get()
+    assert feed.points.count() == 60
+    assert feed.config == {"file": "east-average.csv", "zone": "Z"}
+    feeds.refresh_feed(feed, datetime.now(UTC))
+    assert CarbonFeed.objects.get().last_error == ""
+
+
+def test_new_feed_takes_no_other_files_place_when_it_is_imported(site, tmp_path, settings):
+    (settings.GREENSERVE_FEEDS_DIR / "east-average.csv").write_text("somebody else's")
+    found = run("carbon", "import", csv(tmp_path, 3), "--site", "east")
+    assert (found.exit_code, "another file stands" in found.output) == (1, True)
+    assert not CarbonFeed.objects.exists()
+    assert (settings.GREENSERVE_FEEDS_DIR / "east-average.csv").read_text() == "somebody else's"
 
 
 def test_prices_are_stored_when_a_file_has_them(site, tmp_path):
@@ -132,7 +152,7 @@ def test_failure_is_shown_when_a_provider_refuses(site, tmp_path):
 
 
 def test_past_is_filled_when_it_is_fetched(site, tmp_path):
-    CarbonFeed.objects.create(site=site, provider="static_csv", config={"file": csv(tmp_path, 50), "zone": "Z"})
+    CarbonFeed.objects.create(site=site, provider="static_csv", config={"file": in_folder(tmp_path, 50), "zone": "Z"})
     day = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=40)
     words = (
         "carbon",
@@ -147,7 +167,7 @@ def test_past_is_filled_when_it_is_fetched(site, tmp_path):
 
 
 def test_providers_are_left_alone_when_another_run_asks_them(site, tmp_path, monkeypatch):
-    CarbonFeed.objects.create(site=site, provider="static_csv", config={"file": csv(tmp_path, 3), "zone": "Z"})
+    CarbonFeed.objects.create(site=site, provider="static_csv", config={"file": in_folder(tmp_path, 3), "zone": "Z"})
     monkeypatch.setattr(commands, "PATIENCE_S", 0.0)
     other = connection.copy()
     with other.cursor() as cursor:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 from django.db.models import QuerySet
+from pytest_django.fixtures import SettingsWrapper
 
 from core.controllers.fleet.explain import gpus_of
 from core.observations.fleet.dynamo_servers import Servers
@@ -187,12 +188,12 @@ TURN_S = {"greenserve": 10.0}  # its scale loop's period; in a minute every loop
 
 
 @pytest.fixture
-def flat_carbon(service: Service, tmp_path: Path) -> None:
+def flat_carbon(service: Service, tmp_path: Path, settings: SettingsWrapper) -> None:
     """Grids that do not move plans: what changes then is the services' own doing."""
-    file = tmp_path / "flat.csv"
-    file.write_text(FLAT)
+    settings.GREENSERVE_FEEDS_DIR = tmp_path
+    (tmp_path / "flat.csv").write_text(FLAT)
     for feed in CarbonFeed.objects.all():
-        feed.config |= {"file": str(file), "speedup": 1.0}
+        feed.config |= {"file": "flat.csv", "speedup": 1.0}
         feed.save()
         feed.points.all().delete()
 

@@ -43,6 +43,7 @@ def test_defaults_are_the_documented_ones_when_nothing_is_set(tmp_path: Path) ->
         ("GREENSERVE_DEMO_RPS", "-1", "between 0 and 1000"),
         ("GREENSERVE_LOG_LEVEL", "LOUD", "DEBUG, INFO, WARNING, ERROR"),
         ("GREENSERVE_CARBON_HOSTS", "mirror.example,10.0.0.1", "names of hosts"),
+        ("GREENSERVE_FEEDS_DIR", "feeds", "the whole path of a folder"),
         ("GREENSERVE_CARBON_HOSTS", "https://mirror.example", "names of hosts"),
         ("DATABASE_URL", "sqlite:///db", "postgresql://"),
         ("REDIS_URL", "localhost:6379", "redis://"),

@@ -156,7 +156,26 @@ def test_each_error_names_its_field_and_what_would_do(api):
     for method, path, body, field, words in (
         ("POST", "sites/", {**SITE, "power_cap_w": -5}, "power_cap_w", "must be above 0"),
         ("POST", "sites/", {**SITE, "pue": 1e30}, "pue", "less than or equal to 10"),
-        ("POST", "feeds/", {"site": "location-1", "provider": "static_csv"}, "config", "needs the file"),
+        ("POST", "feeds/", {"site": "location-1", "provider": "static_csv"}, "config", "file is missing"),
+        *(
+            (
+                "POST",
+                "feeds/",
+                {"site": "location-1", "provider": "static_csv", "config": {"file": file}},
+                "config",
+                words,
+            )
+            for file, words in (("/etc/shadow", "GREENSERVE_FEEDS_DIR"), ("os:environ", "no name of a feed's file"))
+        ),
+        *(
+            ("POST", "feeds/", {"site": "location-1", "provider": "eia", "config": {"base_url": url}}, "config", words)
+            for url, words in (
+                ("https://127.0.0.1/", "GREENSERVE_CARBON_HOSTS"),
+                ("https://api.eia.gov@evil.example/", "more than a host and a path"),
+                ("https://metadata.google.internal/", "not allowed"),
+                ("http://api.eia.gov/", "https on port 443 only"),
+            )
+        ),
         ("POST", "feeds/", {"site": "location-1", "provider": "eia", "config": [1]}, "config", "Write an object"),
         ("GET", "nodes/?schedulable=maybe", None, "schedulable", "give one of: true, false"),
         ("GET", "jobs/?state=lost", None, "state", "queued, running, done"),
@@ -176,7 +195,7 @@ def test_each_error_names_its_field_and_what_would_do(api):
 def test_a_feed_is_asked_again_soon_when_what_was_wrong_is_changed(api):
     seed.fleet()
     later = timezone.now() + timedelta(hours=1)
-    feed = {"site": "location-1", "provider": "static_csv", "config": {"file": "/srv/intensity.csv"}}
+    feed = {"site": "location-1", "provider": "static_csv", "config": {"file": "intensity.csv"}}
     assert api("POST", "feeds/", feed).status_code == 201
     feed = CarbonFeed.objects.get()
     CarbonFeed.objects.filter(pk=feed.pk).update(last_tried_at=timezone.now(), failures=5, cool_down_until=later)

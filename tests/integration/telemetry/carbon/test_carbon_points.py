@@ -4,13 +4,16 @@ from datetime import timedelta
 
 import pytest
 
+from core.ports import RetryableError
 from pools.demo import carbon_curve
 from pools.models import Service, Site
 from scheduler.control.apply import fleet_messages
 from telemetry import tasks
-from telemetry.carbon.feeds import forecast_horizon_s, refresh_feed
+from telemetry.carbon.feeds import FEED_S, RUN_S, forecast_horizon_s, poll, refresh_feed
 from telemetry.carbon.site_signals import intensity_at
 from telemetry.models import CarbonFeed, CarbonPoint
+from telemetry.providers.provider_http import Outside, Pace
+from telemetry.selectors import feed_status
 from tests.fakes.house import moment
 from tests.fakes.intensity import intensity_steps
 
@@ -21,7 +24,8 @@ NOW = moment(START + 5.0)
 
 
 @pytest.fixture
-def feed(demo_rows):
+def feed(demo_rows, tmp_path, settings):
+    settings.GREENSERVE_FEEDS_DIR = tmp_path
     return CarbonFeed.objects.get(site__name="location-1")
 
 
@@ -69,7 +73,7 @@ def test_only_what_is_new_is_stored_when_a_feed_is_refreshed_again(feed):
 
 
 def test_revision_is_a_new_row_when_a_value_changes(feed, tmp_path):
-    feed.config = {"file": str(tmp_path / "grid.csv"), "zone": "Z"}
+    feed.config = {"file": "grid.csv", "zone": "Z"}
     feed.save()
 
     def write(first):
@@ -92,7 +96,7 @@ def test_revision_is_a_new_row_when_a_value_changes(feed, tmp_path):
     ("changes", "words"),
     [
         ({"provider": "crystal_ball"}, "unknown carbon provider 'crystal_ball'; known are eia, electricity_maps"),
-        ({"config": {"file": "/nowhere.csv", "zone": "Z"}}, "/nowhere.csv: cannot be read"),
+        ({"config": {"file": "/nowhere.csv", "zone": "Z"}}, "'/nowhere.csv' is no name of a feed's file"),
         ({"config": {"zone": "Z"}}, "file is missing"),
         ({"config": {"file": "pools.demo:carbon_day.csv", "zone": "Atlantis"}}, "no average row of zone 'Atlantis'"),
     ],
@@ -119,6 +123,86 @@ def test_other_feeds_are_refreshed_when_one_fails(feed):
     ]
 
 
+POISON = {
+    "config that is a list": {"config": ["file"]},
+    "zone that no column holds": {"config": {"file": "pools.demo:carbon_day.csv", "zone": "Z" * 70, "repeat": "day"}},
+    "path of a device": {"config": {"file": "/dev/zero"}},
+    "module in place of a file": {"config": {"file": "os:environ"}},
+    "pace without end": {"config": {"file": "pools.demo:carbon_day.csv", "repeat": "day", "speedup": 1e12}},
+    "adapter that breaks": {"provider": "broken"},
+}
+
+
+class Broken:
+    def __init__(self, config, outside):
+        raise ZeroDivisionError("nobody thought\0of it")
+
+
+@pytest.mark.parametrize("kind", POISON)
+def test_two_of_three_feeds_are_refreshed_when_the_first_is_poison(feed, kind, settings):
+    settings.GREENSERVE_CARBON_PROVIDERS = {**settings.GREENSERVE_CARBON_PROVIDERS, "broken": f"{__name__}.Broken"}
+    CarbonFeed.objects.filter(pk=feed.pk).update(**POISON[kind])
+    CarbonFeed.objects.exclude(pk=feed.pk).update(last_tried_at=NOW - timedelta(days=1))
+    assert tasks.refresh_carbon_feeds() == 3
+    assert CarbonPoint.objects.values("feed").distinct().count() == 2
+    feed.refresh_from_db()
+    assert feed.failures == 1
+    assert feed.last_error
+    assert [found.state for found in feed_status.statuses(feed.last_tried_at)] == ["cooling down", "fresh", "fresh"]
+
+
+def test_forecasts_of_others_are_made_when_one_history_breaks_a_model(feed, monkeypatch):
+    asked = []
+
+    def extend(found, now):
+        asked.append(found.pk)
+        if found.pk == feed.pk:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(tasks.carbon_forecasts, "extend", extend)
+    assert tasks.refresh_carbon_feeds() == 3
+    assert feed.pk in asked
+    assert len(asked) == 3
+
+
+class Clock:
+    """Time that passes only while somebody waits."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+    def sleep(self, wait_s):
+        self.now_s += wait_s
+
+
+class Hanging:
+    """Waits until its turn is over, as a provider's client does."""
+
+    def __init__(self, config, outside):
+        outside.pace.sleep(outside.deadline - outside.pace.now())
+        raise RetryableError("did not answer")
+
+
+def test_others_have_their_turn_when_the_first_hangs(feed, settings):
+    settings.GREENSERVE_CARBON_PROVIDERS = {**settings.GREENSERVE_CARBON_PROVIDERS, "hanging": f"{__name__}.Hanging"}
+    CarbonFeed.objects.filter(pk=feed.pk).update(provider="hanging")
+    CarbonFeed.objects.exclude(pk=feed.pk).update(last_tried_at=NOW - timedelta(days=1))
+    clock = Clock()
+    world = Outside(pace=Pace(clock, clock.sleep), deadline=RUN_S)
+    assert [found.pk == feed.pk for found in poll(NOW, world=world)] == [True, False, False]
+    assert clock() == FEED_S
+    assert CarbonPoint.objects.values("feed").distinct().count() == 2
+
+
+def test_feed_goes_on_when_a_wrong_clock_left_it_a_value_of_the_future(feed):
+    add(feed, START + 86_400 * 3, 100.0)
+    refresh_feed(feed, NOW)
+    assert feed.points.filter(forecast=False, start_at__lte=NOW).count() == 361
+
+
 def test_null_stays_null_when_the_feed_has_no_value(feed, tmp_path):
     gap, step = START + 150 * 10.0, 150
     lines = carbon_curve.FILE.read_text().splitlines(keepends=True)
@@ -126,7 +210,7 @@ def test_null_stays_null_when_the_feed_has_no_value(feed, tmp_path):
     zone, since, until, signal, _, rest = lines[i].split(",", 5)
     lines[i] = ",".join((zone, since, until, signal, "", rest))
     (tmp_path / "day.csv").write_text("".join(lines))
-    feed.config["file"] = str(tmp_path / "day.csv")
+    feed.config["file"] = "day.csv"
     refresh_feed(feed, moment(gap + 1))
     point = feed.points.get(start_at=moment(gap), forecast=False)
     assert (point.value_g_per_kwh, point.raw_value) == (None, None)

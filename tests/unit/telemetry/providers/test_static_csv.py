@@ -4,6 +4,8 @@ from itertools import pairwise
 import pytest
 
 from core.ports import PermanentError
+from telemetry.providers import static_csv
+from telemetry.providers.provider_http import Outside
 from telemetry.providers.static_csv import StaticCsvProvider
 
 HEAD = "zone,start_utc,end_utc,signal,value,unit,factor,source"
@@ -15,7 +17,7 @@ def write(tmp_path):
     def make(*rows, head=HEAD):
         path = tmp_path / "grid.csv"
         path.write_text("\n".join([head, *rows]) + "\n")
-        return str(path)
+        return path
 
     return make
 
@@ -24,8 +26,8 @@ def row(start="00:00", end="00:05", zone="DE", signal="average", value="322", un
     return f"{zone},2026-01-01T{start}Z,2026-01-01T{end}Z,{signal},{value},{unit},{factor},me"
 
 
-def provider(file, **config):
-    return StaticCsvProvider({"file": file, "zone": "DE", **config})
+def provider(path, **config):
+    return StaticCsvProvider({"file": path.name, "zone": "DE", **config}, Outside(feed_files=path.parent))
 
 
 @pytest.mark.parametrize(
@@ -64,12 +66,16 @@ BAD_ROWS = [
     (row(value="lots"), "line 2, value: 'lots' is not a number"),
     (row(value="nan"), "line 2, value: 'nan' is not a number"),
     (row(value="inf"), "line 2, value: 'inf' is not a number"),
+    (row(value="1" * 400), "line 2, value: '1+' is not a number"),
+    (row(value="1e300"), "line 2, value: '1e300' is more than can be: at most 20000 g/kWh"),
     (row(value="-1"), "line 2, value: an average intensity cannot be negative"),
     (row(unit="g/MJ"), "line 2, unit: 'g/MJ' is unknown; write gCO2e/kWh, kgCO2e/MWh, lb/MWh"),
     (row(factor="net"), "line 2, factor: 'net' is unknown"),
     (row(end="00:00"), "line 2, end_utc: must be after start_utc"),
     ("DE,yesterday,2026-01-01T00:05Z,average,1,gCO2e/kWh,direct,me", "line 2, start_utc: 'yesterday' is not a time"),
     ("DE,2026-01-01T00:00,2026-01-01T00:05Z,average,1,gCO2e/kWh,direct,me", "line 2, start_utc: .* has no zone"),
+    ("DE,0001-01-01T00:00+23:59,2026-01-01T00:05Z,average,1,gCO2e/kWh,direct,me", "line 2, start_utc: .* before 2000"),
+    ("DE,2026-01-01T00:00Z,9999-12-31T23:59-23:59,average,1,gCO2e/kWh,direct,me", "line 2, end_utc: .* after 2100"),
     ("DE,2026-01-01T00:00Z,2026-01-01T00:05Z,average", "line 2, value: is missing"),
 ]
 
@@ -93,20 +99,20 @@ def test_error_names_the_column_when_the_head_lacks_one(write):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"file": "/nowhere.csv"}, "/nowhere.csv: cannot be read"),
-        ({"file": "pools.demo:nothing.csv"}, "cannot be read"),
-        ({"file": "no.such.package:x.csv"}, "cannot be read"),
+        ({"file": "/nowhere.csv"}, "'/nowhere.csv' is no name of a feed's file: put a CSV file"),
+        ({"file": "nowhere.csv"}, "nowhere.csv: there is no such file for feeds: put a CSV file"),
         ({"file": ""}, "file is missing"),
         ({"repeat": "week"}, "repeat must be 'day'"),
-        ({"repeat": "day", "speedup": 0}, "speedup must be a positive number"),
-        ({"repeat": "day", "speedup": "fast"}, "speedup must be a positive number"),
+        ({"repeat": "day", "speedup": 0}, "speedup must be above 0 and at most 1000"),
+        ({"repeat": "day", "speedup": "fast"}, "speedup must be above 0 and at most 1000"),
+        ({"repeat": "day", "speedup": 1e9}, "speedup must be above 0 and at most 1000"),
         ({"speedup": 30}, "speedup needs repeat: day"),
         ({"zone": "XX"}, "no average row of zone 'XX'"),
     ],
 )
 def test_error_says_what_is_wrong_when_the_configuration_is_bad(write, config, words):
     with pytest.raises(PermanentError, match=words):
-        StaticCsvProvider({"file": write(row()), "zone": "DE", **config})
+        provider(write(row()), **config)
 
 
 def test_forecast_is_what_lies_ahead_in_the_file_when_asked(write):
@@ -125,7 +131,7 @@ def test_day_is_played_over_and_over_when_it_repeats(write):
 
 def test_day_passes_thirty_times_as_fast_when_sped_up():
     found = StaticCsvProvider(
-        {"file": "pools.demo:carbon_day.csv", "zone": "US-PJM-DOM", "repeat": "day", "speedup": 30}
+        {"file": "pools.demo:carbon_day.csv", "zone": "US-PJM-DOM", "repeat": "day", "speedup": 30}, Outside()
     )
     start = 1_767_225_600.0
     points = found.actuals("US-PJM-DOM", start, start + 2_880 - 1)
@@ -140,3 +146,17 @@ def test_repeat_is_refused_when_the_file_has_more_than_a_day(write):
     file = write(row("00:00", "23:00"), "DE,2026-01-02T00:00Z,2026-01-02T01:00Z,average,1,gCO2e/kWh,direct,me")
     with pytest.raises(PermanentError, match="rows of one UTC day"):
         provider(file, repeat="day")
+
+
+def test_answer_is_refused_when_it_would_have_more_points_than_a_turn_can_store(write, monkeypatch):
+    monkeypatch.setattr(static_csv, "MOST_POINTS", 3)
+    played = provider(write(row()), repeat="day", speedup=1_000)
+    assert len(played.actuals("DE", START, START + 200)) == 3
+    with pytest.raises(PermanentError, match="more than 3 points at once"):
+        played.forecast("DE", START, 1e12)
+
+
+def test_file_is_refused_when_it_has_too_many_rows(write, monkeypatch):
+    monkeypatch.setattr(static_csv, "MOST_ROWS", 1)
+    with pytest.raises(PermanentError, match="line 3, file: has more than 1 rows"):
+        provider(write(row(), row("00:05", "00:10")))
