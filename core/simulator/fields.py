@@ -7,8 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import yaml
-
+from core import safe_yaml
 from core.simulator.kernel.simulated import SimulationError
 
 
@@ -168,14 +167,6 @@ class Section:
         return f"{self.path}.{key}" if self.path else key
 
 
-def yaml_fault(error: Exception) -> str:
-    """Says in one line what is wrong with a YAML text, and where. Raises nothing."""
-    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
-    if not problem or mark is None:
-        return " ".join(str(error).split())
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
-
-
 def put(document: dict[str, Any], setting: str) -> None:
     """Puts `a.b=value` into the document; a list on the way takes it in each of its items, or in the one numbered.
 
@@ -186,8 +177,8 @@ def put(document: dict[str, Any], setting: str) -> None:
     if not sign or not path.strip():
         raise ScenarioError(f"--set {setting}: write it as key=value, like workload.rate_rps=5")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = safe_yaml.load(text)
+    except safe_yaml.BadYamlError:
         raise ScenarioError(f"--set {setting}: the value is not YAML") from None
     _put(document, path.strip().split("."), value, setting)
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import yaml
 
+from core import safe_yaml
+
 _NULL, _BOOL, _INT, _FLOAT = (f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float"))
 _STR, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 _CORE = (
@@ -21,11 +23,9 @@ _CORE = (
     (_FLOAT, re.compile(r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$"), list("-+.0123456789")),
     (_MERGE, re.compile(r"^<<$"), ["<"]),
 )
-_DEEPEST = 50  # a file that goes deeper names itself by an alias
-_MOST_VALUES = 500_000  # also with aliases written out
 
 
-class Loader(yaml.SafeLoader):
+class Loader(safe_yaml.Loader):
     """Composes nodes by the core rules."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
@@ -67,38 +67,28 @@ class UnreadableError(Exception):
 
 
 class Reading:
-    """Turns the nodes of one file into values; counts what aliases make of them."""
+    """Turns the nodes of one file into values."""
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self._values = 0
 
     def root(self, text: str) -> yaml.Node | None:
         """Returns the document's node; None: there is nothing in it. Raises UnreadableError."""
         try:
-            loader = Loader(text)
-            try:
-                return loader.get_single_node()
-            finally:
-                loader.dispose()
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            raise UnreadableError(self._mark(mark), f"this is no YAML: {error.problem or error.context}") from None
-        except yaml.YAMLError as error:
-            words = " ".join(str(error).split())
-            raise UnreadableError(Mark(self.file, 1, 1), f"this is no YAML: {words}") from None
-        except RecursionError:
-            raise UnreadableError(Mark(self.file, 1, 1), "it is nested too deeply to be read") from None
+            return safe_yaml.compose(text, Loader)
+        except safe_yaml.BadYamlError as error:
+            raise UnreadableError(
+                Mark(self.file, error.line, error.column), f"this is no YAML: {error.words}"
+            ) from None
 
     def mark(self, node: yaml.Node) -> Mark:
-        return self._mark(node.start_mark)
+        return Mark(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
 
-    def pairs(self, node: yaml.MappingNode, depth: int = 0) -> Iterator[tuple[str, Mark, yaml.Node]]:
+    def pairs(self, node: yaml.MappingNode) -> Iterator[tuple[str, Mark, yaml.Node]]:
         """Yields the keys with their places and nodes; those of `<<: *name` last, where they are not there already.
 
         Raises UnreadableError: a key that is no text, or comes twice.
         """
-        self._check(node, depth)
         seen: set[str] = set()
         merged: list[yaml.MappingNode] = []
         for key, value in node.value:
@@ -112,18 +102,17 @@ class Reading:
             seen.add(key.value)
             yield key.value, self.mark(key), value
         for mapping in merged:
-            for name, mark, value in self.pairs(mapping, depth + 1):
+            for name, mark, value in self.pairs(mapping):
                 if name not in seen:
                     seen.add(name)
                     yield name, mark, value
 
-    def value(self, node: yaml.Node, depth: int = 0) -> Any:
-        """Returns the node's value. Raises UnreadableError for tags and for what is nested too deeply."""
-        self._check(node, depth)
+    def value(self, node: yaml.Node) -> Any:
+        """Returns the node's value. Raises UnreadableError for tags."""
         if isinstance(node, yaml.MappingNode):
-            return {name: self.value(inner, depth + 1) for name, _, inner in self.pairs(node, depth)}
+            return {name: self.value(inner) for name, _, inner in self.pairs(node)}
         if isinstance(node, yaml.SequenceNode):
-            return [self.value(inner, depth + 1) for inner in node.value]
+            return [self.value(inner) for inner in node.value]
         return self._scalar(node)
 
     def _scalar(self, node: yaml.Node) -> Any:
@@ -146,11 +135,3 @@ class Reading:
         if not all(isinstance(one, yaml.MappingNode) for one in found):
             raise UnreadableError(self.mark(node), "<< takes the alias of fields, such as *h100")
         return list(found)
-
-    def _check(self, node: yaml.Node, depth: int) -> None:
-        self._values += 1
-        if depth > _DEEPEST or self._values > _MOST_VALUES:
-            raise UnreadableError(self.mark(node), "too much is nested here, or an alias names itself")
-
-    def _mark(self, mark: Any) -> Mark:
-        return Mark(self.file, mark.line + 1, mark.column + 1) if mark is not None else Mark(self.file, 1, 1)

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from core import safe_yaml
 from core.engine import gpu_types
 from core.engine.engine_model import UnknownConfiguration
 from core.simulator import fields
@@ -63,27 +64,14 @@ class RunSpec:
         return f"{self.policy} {{{knobs}}}" if knobs else self.policy
 
 
-class _Loader(yaml.SafeLoader):
-    """No more aliases than a person would write: a few lines of them can stand for gigabytes."""
-
-    aliases = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            self.aliases += 1
-            if self.aliases > 50:
-                raise yaml.YAMLError("more than 50 aliases")
-        return super().compose_node(parent, index)
-
-
 def read_text(text: str) -> Document:
     """Reads a scenario file's text. Raises BadStudy."""
     if len(text) > MOST_TEXT:
         raise BadStudy("scenario", f"longer than {MOST_TEXT:,} characters; put traces and series into files")
     try:
-        document = yaml.load(text, _Loader)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise BadStudy("scenario", f"not YAML: {fields.yaml_fault(error)}") from None
+        document = safe_yaml.load(text)
+    except safe_yaml.BadYamlError as error:
+        raise BadStudy("scenario", f"not YAML: {error}") from None
     if not isinstance(document, dict):
         raise BadStudy("scenario", "a scenario is a mapping with the keys fleet, workload, policy ...")
     return plain(document)
@@ -153,8 +141,8 @@ def _run_line(given: str) -> dict[str, Any]:
     words = (tail if close else given).split()
     name, brace, rest = head.partition("{") if close else (words.pop(0) if words else "", "", "")
     try:
-        knobs = yaml.load(brace + rest + close, _Loader) or {}
-    except yaml.YAMLError:
+        knobs = safe_yaml.load(brace + rest + close) or {}
+    except safe_yaml.BadYamlError:
         knobs = None
     if knobs is None or not all("=" in word for word in words):
         raise BadStudy("runs", f"'{given[:80]}': write NAME, NAME {{key: value}} or NAME {{key: value}} field=value")

@@ -8,8 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from core import safe_yaml
 from core.engine import gpu_types
 from core.engine.engine_model import UnknownConfiguration, engine_model, gpu
 from core.engine.engine_params import FITTED, split_fault
@@ -136,11 +135,11 @@ def read_scenario(path: str | Path, settings: Sequence[str] = ()) -> Scenario:
     """
     path = Path(path)
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = safe_yaml.load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{path}: cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise ScenarioError(f"{path}: not YAML: {fields.yaml_fault(error)}") from error
+    except safe_yaml.BadYamlError as error:
+        raise ScenarioError(f"{path}: not YAML: {error}") from error
     if not isinstance(document, dict):
         raise ScenarioError(f"{path}: a scenario is a mapping with the keys fleet, workload, policy ...")
     for setting in settings:
@@ -210,11 +209,9 @@ def policy_of(scenario: Scenario, text: str | None) -> PolicyConfig:
         return scenario.policy
     name, brace, rest = text.partition("{")
     try:
-        keys = yaml.safe_load(brace + rest) or {}
-    except yaml.YAMLError as error:
-        raise ScenarioError(
-            f"policy '{text}': write NAME or 'NAME {{key: value}}': {fields.yaml_fault(error)}"
-        ) from error
+        keys = safe_yaml.load(brace + rest) or {}
+    except safe_yaml.BadYamlError as error:
+        raise ScenarioError(f"policy '{text}': write NAME or 'NAME {{key: value}}': {error}") from error
     name = name.strip()
     return read_policy(put_over(scenario.policy_keys, keys, name), scenario.usual_s)
 

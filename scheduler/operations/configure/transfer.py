@@ -18,8 +18,8 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import models, transaction
 from django.db.models import Model, QuerySet
 
+from core import safe_yaml
 from core.cells import csv_text, original
-from core.simulator.fields import yaml_fault
 from pools.access import audit
 from pools.access.audit import Actor
 from scheduler.operations.configure import changes, consequences, registry
@@ -269,9 +269,8 @@ def _original(cell: Any) -> Any:
 
 
 def _of_yaml(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    loader = yaml.SafeLoader(text)
     try:
-        root = loader.get_single_node()
+        root = safe_yaml.compose(text)
         if root is None:
             return
         if not isinstance(root, yaml.SequenceNode):
@@ -280,8 +279,6 @@ def _of_yaml(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
             line = node.start_mark.line + 1
             if not isinstance(node, yaml.MappingNode):
                 raise ValidationError(f"line {line}: a row is fields with values, like name: oslo")
-            yield line, {str(name): value for name, value in loader.construct_mapping(node, deep=True).items()}
-    except yaml.YAMLError as error:
-        raise ValidationError(f"this is no YAML: {yaml_fault(error)}") from None
-    finally:
-        loader.dispose()
+            yield line, {str(name): value for name, value in safe_yaml.value(node).items()}
+    except safe_yaml.BadYamlError as error:
+        raise ValidationError(f"this is no YAML: {error}") from None
