@@ -39,6 +39,7 @@ TRIES = 8
 FIRST_WAIT_S, LONGEST_WAIT_S = 10.0, 1_800.0
 CLAIM = timedelta(seconds=120)  # longer than any attempt
 BUDGET_S = 20.0  # of one run; an attempt that has begun may take its own time-out more
+LOOK_UP_S = 2.0  # of a name when a subscription is made; somebody waits meanwhile
 MOST = 1_000  # events of a kind in one look
 
 Happened = Iterator[tuple[str, dict[str, Any]]]  # subject, data
@@ -110,6 +111,7 @@ def subscribe(
         created_by=actor.user,
     )
     _check(row)
+    _check_addresses(row)
     row.save()
     audit.record(actor, "created", row, None, _values(row))
     return row
@@ -118,10 +120,13 @@ def subscribe(
 @transaction.atomic
 def change(actor: audit.Actor, row: WebhookSubscription, given: Mapping[str, Any]) -> None:
     """Raises ValidationError by field."""
-    before = _values(WebhookSubscription.objects.select_for_update().get(pk=row.pk))
+    stored = WebhookSubscription.objects.select_for_update().get(pk=row.pk)
+    before = _values(stored)
     for name, value in given.items():
         setattr(row, name, value)
     _check(row)
+    if row.url != stored.url:
+        _check_addresses(row)
     row.save()
     if _values(row) != before:
         audit.record(actor, "changed", row, before, _values(row))
@@ -145,6 +150,16 @@ def _check(row: WebhookSubscription) -> None:
         words = f"there is no event '{strange[0]}'" if row.events else "at least one event"
         raise ValidationError({"events": f"{words}; known are {known}"})
     _target(row)
+
+
+def _check_addresses(row: WebhookSubscription) -> None:
+    """Looks up where the URL leads now. A name that cannot be resolved now is looked up when something is sent."""
+    try:
+        webhook.check_addresses(_target(row), LOOK_UP_S)
+    except PermanentError as error:
+        raise ValidationError({"url": str(error).removeprefix("webhook: ")}) from None
+    except RetryableError:
+        log.info("webhook %s: its name cannot be resolved now", row.name)
 
 
 def _target(row: WebhookSubscription) -> webhook.Target:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import http.client
-import ipaddress
 import socket
 import ssl
 import time
@@ -23,6 +22,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from core.ports import PermanentError, RetryableError
+from telemetry.providers.addresses import host_fault, is_private, is_public
 from telemetry.providers.secrets import Secret
 
 TIMEOUT_S = 10.0
@@ -61,13 +61,14 @@ def target(url: str, private: bool) -> Target:
         raise ValueError("it must begin with https://")
     if not parts.hostname or parts.username or parts.password or parts.fragment:
         raise ValueError("write https://host/path without user, password or fragment")
-    if not private and _is_literal(parts.hostname):
-        raise ValueError("it is an address of its own network; GREENSERVE_ALERT_WEBHOOK_PRIVATE=1 allows those")
+    if words := host_fault(parts.hostname, private):
+        remedy = "" if private else "; GREENSERVE_ALERT_WEBHOOK_PRIVATE=1 allows private addresses"
+        raise ValueError(f"{words}{remedy}")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if not path.isascii() or not path.isprintable() or " " in path:
         raise ValueError("its path has letters that a URL cannot have")
     tls = parts.scheme == "https"
-    return Target(parts.hostname, port or (443 if tls else 80), path, tls, private)
+    return Target(parts.hostname.rstrip("."), port or (443 if tls else 80), path, tls, private)
 
 
 def post(
@@ -76,7 +77,7 @@ def post(
     """Sends `body`. Blocks; raises RetryableError or PermanentError, which name the host and the status, no more."""
     signed = {} if secret is None else {SIGNATURE_HEADER: signature(secret, body, int(time.time()))}
     deadline = time.monotonic() + timeout_s
-    address = _address(to, timeout_s / 2)
+    address = check_addresses(to, timeout_s / 2)
     connection = _Pinned(to, address, max(0.5, deadline - time.monotonic()))
     try:
         connection.request("POST", to.path, body, {"Content-Type": "application/json", **headers, **signed})
@@ -94,37 +95,23 @@ def post(
     raise PermanentError(f"webhook: {to} answered {status}; check GREENSERVE_ALERT_WEBHOOK_URL and the receiver")
 
 
-def _address(to: Target, timeout_s: float) -> str:
-    """Returns the address to connect to, once all that the name resolves to have been looked at."""
-    from telemetry.providers.provider_http import is_public, resolve  # brings an HTTP client that only senders need
+def check_addresses(to: Target, timeout_s: float) -> str:
+    """Returns the address to connect to, once all that the name resolves to have been looked at. Blocks.
+
+    Raises PermanentError: one of them is none that the server goes to; RetryableError: the name cannot be resolved.
+    """
+    from telemetry.providers.provider_http import resolve  # brings an HTTP client that only senders need
 
     found = [one["host"] for one in resolve(to.host, to.port, timeout_s)]
     for address in found:
-        private = _is_private(address)
-        if not is_public(address) and not (to.private and private):
+        if not is_public(address) and not (to.private and is_private(address)):
             raise PermanentError(
                 f"webhook: {to} leads to {address}, which is no public address; "
                 "GREENSERVE_ALERT_WEBHOOK_PRIVATE=1 allows private ones"
             )
-        if not to.tls and not private:
+        if not to.tls and not is_private(address):
             raise PermanentError(f"webhook: {to} leads to {address}: plain http is for private addresses only")
     return found[0]
-
-
-def _is_literal(host: str) -> bool:
-    """Returns whether the host is a private address in figures; a name's addresses are checked at sending."""
-    try:
-        return _is_private(host)
-    except ValueError:
-        return False
-
-
-def _is_private(address: str) -> bool:
-    """Returns whether the address is of one's own network or this machine. Link-local ones (metadata) are not."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    return (found.is_private or found.is_loopback) and not (
-        found.is_link_local or found.is_multicast or found.is_unspecified or found.is_reserved
-    )
 
 
 class _Pinned(http.client.HTTPConnection):

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import queue
 import random
 import socket
@@ -30,6 +29,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from core.ports import AdapterError, CoolDownError, PermanentError, RetryableError
 
+from .addresses import is_public
 from .secrets import WANTED, Secret, scrub, variable
 
 LONGEST_WAIT_S = 86_400.0  # whatever a Retry-After says
@@ -279,18 +279,6 @@ def resolve(host: str, port: int, timeout_s: float) -> list[ResolveResult]:
     if isinstance(found, Exception) or not found:
         raise RetryableError(f"the name {host} cannot be resolved")
     return found
-
-
-def is_public(address: str) -> bool:
-    """Returns whether an address lies in the public internet, also in the IPv6 forms that wrap an IPv4 address."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        wrapped = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)
-        if found in ipaddress.ip_network("64:ff9b::/96"):  # NAT64, RFC 6052
-            wrapped = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-        if wrapped is not None:
-            return wrapped.is_global and not wrapped.is_multicast
-    return found.is_global and not found.is_multicast
 
 
 def _retry_after_s(value: str | None) -> float | None:

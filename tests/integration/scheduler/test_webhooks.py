@@ -7,13 +7,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
 from django.test import Client
 
+from core.ports import RetryableError
 from pools.access.audit import Actor
 from pools.models import AuditEntry, Job
 from scheduler import webhooks
-from scheduler.models import WebhookDelivery
+from scheduler.models import WebhookDelivery, WebhookSubscription
 from scheduler.tasks import tell_webhooks
+from telemetry.providers import provider_http
 from telemetry.providers.secrets import Secret
 from tests.fakes import seed
 from tests.fakes.sink import receiving
@@ -32,6 +35,20 @@ def _private(settings, redis_client) -> None:
 def receiver():
     with receiving() as found:
         yield found
+
+
+@pytest.fixture
+def looked_up(monkeypatch):
+    """What names resolve to; those that are not named here cannot be resolved."""
+    known: dict[str, str] = {}
+
+    def resolve(host, port, timeout_s):
+        if host not in known:
+            raise RetryableError("cannot be resolved")
+        return [{"host": known[host]}]
+
+    monkeypatch.setattr(provider_http, "resolve", resolve)
+    return known
 
 
 def done(**changed) -> Job:
@@ -75,7 +92,7 @@ def test_delivery_is_tried_again_and_given_up_and_sent_on_request(receiver):
     assert webhooks.deliver(now) == 1
 
 
-def test_all_kinds_of_events_are_found():
+def test_all_kinds_of_events_are_found(looked_up):
     seeded = seed.everything(minutes=3, rps=0.2)
     row = webhooks.subscribe(Actor(), "all", "https://ops.example.org/", list(webhooks.EVENTS))
     type(row).objects.update(created_at=seeded.now - timedelta(hours=1))
@@ -84,7 +101,27 @@ def test_all_kinds_of_events_are_found():
     assert not WebhookDelivery.objects.filter(body__kind="clock").exists()
 
 
-def test_subscription_over_rest_shows_its_secret_once_and_refuses_private_addresses(settings):
+def test_name_that_leads_inside_is_refused_when_it_is_subscribed_or_changed(settings, looked_up):
+    settings.GREENSERVE_ALERTS = {**settings.GREENSERVE_ALERTS, "webhook_private": False}
+    looked_up |= {"inside.example": "10.0.0.1", "metadata.example": "169.254.169.254", "out.example": "1.1.1.1"}
+    for host in ("inside.example", "metadata.example"):
+        with pytest.raises(ValidationError, match="no public address") as refused:
+            webhooks.subscribe(Actor(), "ops", f"https://{host}/hook", ["job.ended"])
+        assert set(refused.value.message_dict) == {"url"}
+    row = webhooks.subscribe(Actor(), "ops", "https://out.example/hook", ["job.ended"])
+    with pytest.raises(ValidationError, match="no public address"):
+        webhooks.change(Actor(), row, {"url": "https://inside.example/hook"})
+    assert WebhookSubscription.objects.get().url == "https://out.example/hook"
+
+
+def test_metadata_is_refused_where_private_addresses_are_allowed(looked_up):
+    looked_up["metadata.example"] = "::ffff:169.254.169.254"
+    for url in ("https://metadata.example/", "http://169.254.169.254/", "http://[::ffff:a9fe:a9fe]/"):
+        with pytest.raises(ValidationError):
+            webhooks.subscribe(Actor(), "ops", url, ["job.ended"])
+
+
+def test_subscription_over_rest_shows_its_secret_once_and_refuses_private_addresses(settings, looked_up):
     settings.GREENSERVE_ALERTS = {**settings.GREENSERVE_ALERTS, "webhook_private": False}
     client = Client()
     client.force_login(get_user_model().objects.create_superuser("admin", password="secret"))
@@ -110,7 +147,8 @@ def test_subscription_over_rest_shows_its_secret_once_and_refuses_private_addres
     inside = post(**{**asked, "name": "inside", "url": "https://127.0.0.1/"}).json()["errors"][0]
     assert inside["field"] == "url"
     assert "GREENSERVE_ALERT_WEBHOOK_PRIVATE=1" in inside["detail"]
-    row = webhooks.subscribe(Actor(), "inside", "https://localhost/", ["job.ended"])  # only known when it is looked up
+    row = webhooks.subscribe(Actor(), "inside", "https://rebinding.example/", ["job.ended"])
+    looked_up["rebinding.example"] = "127.0.0.1"
     done()
     assert tell_webhooks() == 0
     delivery = WebhookDelivery.objects.get(subscription=row)

@@ -96,21 +96,3 @@ def test_webhook_keeps_its_path_out_of_sight():
     to = webhook.target("https://example.org:8443/hook?token=hidden", private=False)
     assert (to.host, to.port, to.path, to.tls) == ("example.org", 8443, "/hook?token=hidden", True)
     assert "hidden" not in repr(to)
-
-
-@pytest.mark.parametrize(
-    ("address", "private"),
-    [
-        ("10.1.2.3", True),
-        ("127.0.0.1", True),
-        ("fd00::1", True),
-        ("169.254.169.254", False),
-        ("fe80::1", False),
-        ("0.0.0.0", False),  # noqa: S104 - not listened on
-        ("224.0.0.1", False),
-        ("192.0.2.1", True),
-        ("1.1.1.1", False),
-    ],
-)
-def test_private_addresses_are_ones_own_never_the_clouds_metadata(address, private):
-    assert webhook._is_private(address) is private

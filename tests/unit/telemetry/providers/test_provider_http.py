@@ -15,7 +15,7 @@ from core.ports import AdapterError, CoolDownError, PermanentError, RetryableErr
 from telemetry.providers import provider_http
 from telemetry.providers.electricity_maps import ElectricityMapsProvider
 from telemetry.providers.entsoe import EntsoeProvider
-from telemetry.providers.provider_http import Bounds, HttpClient, Outside, is_public
+from telemetry.providers.provider_http import Bounds, HttpClient, Outside
 from telemetry.providers.watttime import WattTimeProvider
 from tests.fakes.web import Answer
 from tests.unit.telemetry.providers.conftest import KEYS, QUICK
@@ -187,25 +187,6 @@ def test_connection_goes_to_the_address_that_was_checked_when_the_name_changes(m
     client.base_url = f"http://rebinding.example:{port}"
     assert client.get("/x") == b"hello"
     assert asked == ["rebinding.example"]
-
-
-@pytest.mark.parametrize(
-    ("address", "public"),
-    [
-        ("1.1.1.1", True),
-        ("2606:4700::1111", True),
-        ("64:ff9b::101:101", True),
-        ("64:ff9b::a00:1", False),
-        ("2002:a00:1::", False),
-        ("224.0.0.1", False),
-        ("100.64.0.1", False),
-        ("0.0.0.0", False),  # noqa: S104 - not listened on
-        ("fe80::1%eth0", False),
-        ("192.0.2.1", False),
-    ],
-)
-def test_address_is_public_when_it_lies_in_the_internet(address, public):
-    assert is_public(address) is public
 
 
 def test_name_is_not_waited_for_when_the_resolver_hangs(monkeypatch):
