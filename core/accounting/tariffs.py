@@ -14,6 +14,8 @@ from datetime import UTC, date, datetime
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from core import bounds
+
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 STEP_MIN = 5  # windows begin and end on whole steps, so that a price holds for a whole settlement window
 DEMAND_S = 900  # power for a demand charge is metered as the mean over a quarter of an hour
@@ -96,6 +98,8 @@ def _window(name: str, row: Any) -> PriceWindow:
     price = row.get("price_per_kwh")
     if isinstance(price, bool) or not isinstance(price, int | float) or price != price or abs(price) == float("inf"):
         raise ValueError(f"{name}.price_per_kwh: a number in the tariff's currency, not {price!r}")
+    if words := bounds.PRICE_PER_KWH.fault(price):
+        raise ValueError(f"{name}.price_per_kwh: {words}, not {price:g}")
     days, months = row.get("days", DAYS), row.get("months", range(1, 13))
     if not isinstance(days, list | tuple) or not days or set(days) - set(DAYS):
         raise ValueError(f"{name}.days: a list of {', '.join(DAYS)}, not {days!r}")

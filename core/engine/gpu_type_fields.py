@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from core import bounds
 from core.engine.gpu_types import BadGpuType, GpuType, gpu_type_of
 
 # Of each figure its name in a GpuType, and the units of that in one of it.
@@ -69,6 +70,10 @@ def values_of(sheet: GpuType) -> dict[str, Any]:
 
 def checked(sheet: GpuType, known: Iterable[str]) -> GpuType:
     """Returns a sheet that can be planned with, like one of `known`. Raises BadGpuType, by the field's name here."""
+    for own, (field, unit) in FIGURES.items():
+        bound = bounds.of(own)
+        if bound is not None and getattr(sheet, field) / unit > bound.most:
+            raise BadGpuType(own, f"must be at most {bound.most:,g}")
     try:
         sheet.check(known)
     except BadGpuType as error:

@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from core import bounds
 from core.cells import original, write_csv
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.engine_params import fitted_engines
@@ -49,7 +50,7 @@ _NAMES = ("model", "gpu", "engine")
 _COUNTS = ("tp", "prefill_tokens", "batch", "iterations")
 _OPTIONAL = ("watts", "t_spread", "watts_spread")
 UNCATALOGUED = "CPU"  # a machine without a GPU: no closed form knows it, and its profile stands by itself
-_MOST = 1e9  # of anything: tokens, MHz, seconds, watts
+_MOST = 1e9  # of what has no bound by its name
 _POSITIVE = ("tp", "mhz", "t_s", "watts", "energy_j", "iterations")
 
 
@@ -314,8 +315,13 @@ def read_name(number: int, row: Mapping[str, Any], name: str) -> str:
     return value.strip()
 
 
-def read_number(number: int, row: Mapping[str, Any], name: str, most: float = _MOST) -> float:
-    """Reads a number of a row, finite and not negative, above 0 and whole where it must be. Raises ProfileError."""
+def read_number(number: int, row: Mapping[str, Any], name: str, most: float | None = None) -> float:
+    """Reads a number of a row, finite and not negative, above 0 and whole where it must be. Raises ProfileError.
+
+    `most` None: what a quantity of this name can be.
+    """
+    bound = bounds.of(name)
+    most = most if most is not None else bound.most if bound is not None else _MOST
     value = row.get(name)
     if value is None or value == "":
         raise ProfileError(number, name, "missing")
@@ -330,7 +336,7 @@ def read_number(number: int, row: Mapping[str, Any], name: str, most: float = _M
     if found < 0.0 or (found == 0.0 and name in _POSITIVE):
         raise ProfileError(number, name, f"{found:g} is {'negative' if found < 0 else 'not above 0'}")
     if found > most:
-        raise ProfileError(number, name, f"{found:g} is beyond reason")
+        raise ProfileError(number, name, f"{found:g} is beyond reason: at most {most:,g}")
     if name in _COUNTS and found != int(found):
         raise ProfileError(number, name, f"{found:g} is not a whole number")
     return found

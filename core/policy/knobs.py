@@ -41,7 +41,10 @@ class Knobs:
         False, "plans keep each class's own thresholds beside the service's SLO (DynamoLLM IV-B: the strictest present)"
     )
     slo_factor: float = setting(
-        PUBLISHED_FACTOR, "policies take the limits as 5 times a request by itself, and keep this many times"
+        PUBLISHED_FACTOR,
+        "policies take the limits as 5 times a request by itself, and keep this many times",
+        least=1.0,
+        most=100.0,
     )
     fill: str = setting(
         "all",
@@ -56,7 +59,7 @@ class Knobs:
         least=1,
     )
     freeze_tp: bool = setting(False, "with scale=fleet: the TP degrees that stand stay, and counts alone change")
-    alpha: float = setting(1.25, "head-room of plans over the demand (FREESH eq. 1b)", least=1.0)
+    alpha: float = setting(1.25, "head-room of plans over the demand (FREESH eq. 1b)", least=1.0, most=100.0)
     max_rps: Mapping[str, float] | None = setting(
         None, "of throttle: profiled largest rates by TP degree, as tp1, tp2 ...", unset="the profiles'", above=0.0
     )
@@ -68,7 +71,7 @@ class Knobs:
     frozen: tuple[str, ...] = setting(
         (), "loops that decide once, when the policy comes into force, and hold", ("carbon", "scale"), unset="no loop"
     )
-    carbon_period_s: float | None = setting(None, "FREESH: 30 min", unset=_OF_SETTINGS, above=0.0)
+    carbon_period_s: float | None = setting(None, "FREESH: 30 min", unset=_OF_SETTINGS, least=1.0)
     scale: str = setting(
         "fleet",
         "static: the plan's instances; fleet: FREESH's program in each budget; dynamo: by forecast (DynamoLLM IV-B); "
@@ -105,7 +108,7 @@ class Knobs:
         ("fixed", "miad", "primal_dual", "profile", "slack", "throttle", "retail", "threshold", "deadline"),
     )
     clock_period_s: float | None = setting(
-        None, "FREESH 1 s, DynamoLLM 5 s, mu-Serve 1 s", unset=_OF_SETTINGS, above=0.0
+        None, "FREESH 1 s, DynamoLLM 5 s, mu-Serve 1 s", unset=_OF_SETTINGS, least=0.01
     )
     clock_floor: str = setting(
         "gpu", "the lowest clock: the GPU's; or where its voltage stops falling (voltage)", ("gpu", "voltage")
@@ -119,7 +122,9 @@ class Knobs:
         unset="the strictest objective of the classes, or else 100 ms",
         least=0.0,
     )
-    max_num_seqs: int | None = setting(None, "requests that an engine runs at once", unset="vLLM's own 256", least=1)
+    max_num_seqs: int | None = setting(
+        None, "requests that an engine runs at once", unset="vLLM's own 256", least=1, most=65_536
+    )
     chunk_tokens: int = setting(
         0, "tokens of one prompt in an iteration at most, so that short ones come along; 0: all", least=0
     )
@@ -153,10 +158,13 @@ class Knobs:
         only=OneWorld("live", "the queue of a simulated instance is its engine's own, and always has the order"),
     )
     engine_queue: int = setting(
-        32, "requests that may wait inside one engine; then another class's is asked, where there is one", least=1
+        32,
+        "requests that may wait inside one engine; then another class's is asked, where there is one",
+        least=1,
+        most=1_000_000,
     )
     tenant_weights: Mapping[str, float] | None = setting(
-        None, "fair shares of tokens by tenant", unset="equal ones", above=0.0, only=_NO_QUEUE
+        None, "fair shares of tokens by tenant", unset="equal ones", above=0.0, only=_NO_QUEUE, most=1e6
     )
     max_queued_requests: int = setting(
         2000, "requests of a class that may wait at the gateway", least=1, only=_NO_QUEUE
@@ -168,7 +176,9 @@ class Knobs:
     admission: str = setting(
         "none", "projection: KV, TBT and E2E are projected first (throttLL'eM IV-C2)", ("none", "projection")
     )
-    predictor_error: float = setting(0.3, "share that predicted lengths are raised by (throttLL'eM)", least=0.0)
+    predictor_error: float = setting(
+        0.3, "share that predicted lengths are raised by (throttLL'eM)", least=0.0, most=100.0
+    )
     emergencies: bool = setting(False, "DynamoLLM IV-D: reorder, top clock, re-steer, squash")
     emergencies_up_to: str = setting("squash", "the last rung of that ladder", ("reorder", "ramp", "resteer", "squash"))
     split: str = setting(

@@ -24,16 +24,18 @@ class Eq1Tuning:
     """FREESH's programs: eq. 1, and scale and shard within each budget."""
 
     floor_rps: float = setting(0.05, "the least demand that a class is planned for, in requests/s", least=0.0)
-    min_saving: float = setting(0.01, "share of the objective that a new plan must save to replace the old", least=0.0)
+    min_saving: float = setting(
+        0.01, "share of the objective that a new plan must save to replace the old", least=0.0, most=1.0
+    )
     time_limit_s: float = setting(20.0, "longest time of one solution", above=0.0)
-    steps: int = setting(6, "steps that a plan looks ahead, over its period", least=1)
+    steps: int = setting(6, "steps that a plan looks ahead, over its period", least=1, most=10_000)
 
 
 @dataclass(frozen=True, slots=True)
 class MiadTuning:
     """FREESH's clock rule, eq. 5."""
 
-    increase: float = setting(2.0, "factor of the clock when a limit is near", above=1.0)
+    increase: float = setting(2.0, "factor of the clock when a limit is near", above=1.0, most=100.0)
     decrease_mhz: float = setting(100.0, "step down when there is slack", above=0.0)
 
 
@@ -60,11 +62,13 @@ class PrimalDualTuning:
         "constants; an engine that nobody knows has the constants",
         ("profile", "constants"),
     )
-    full_at: float = setting(16.0, "requests that are worth the top clock, by the constants", above=0.0)
+    full_at: float = setting(16.0, "requests that are worth the top clock, by the constants", above=0.0, most=1e6)
     sensitivity: float = setting(0.6, "share of an iteration that the clock speeds up", above=0.0, most=1.0)
-    power_exponent: float = setting(1.0, "power goes with the clock to this power", least=1.0)
-    beta: float = setting(1.0, "worth of power against tokens, by the constants", above=0.0)
-    urgency: float = setting(4.0, "worth of a token while a limit is missed over that else, likewise", least=1.0)
+    power_exponent: float = setting(1.0, "power goes with the clock to this power", least=1.0, most=10.0)
+    beta: float = setting(1.0, "worth of power against tokens, by the constants", above=0.0, most=1e6)
+    urgency: float = setting(
+        4.0, "worth of a token while a limit is missed over that else, likewise", least=1.0, most=1e6
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +76,9 @@ class SlackTuning:
     """mu-Serve's clock rule, algorithm 3."""
 
     step_mhz: float = setting(100.0, "step down when there is slack", above=0.0)
-    increase: float = setting(2.0, "factor of the clock when there is too little", above=1.0)
+    increase: float = setting(2.0, "factor of the clock when there is too little", above=1.0, most=100.0)
     reserve: float = setting(0.05, "share of an objective that is kept free", least=0.0, below=1.0)
-    sample_s: float = setting(0.5, "how often latencies are looked at", above=0.0)
+    sample_s: float = setting(0.5, "how often latencies are looked at", least=0.01)
     memory_s: float = setting(30.0, "how far back latencies count", above=0.0)
     sensitivity: bool = setting(True, "latencies are weighed by how much of them goes with the clock")
     in_flight: bool = setting(True, "the time that requests have taken so far counts as latency too", only=_AGES)
@@ -84,11 +88,11 @@ class SlackTuning:
 class DynamoTuning:
     """DynamoLLM's scale and shard loops."""
 
-    shard_alpha: float = setting(1.1, "head-room of a shard epoch over the load", least=1.0)
-    down_after: int = setting(2, "epochs in a row that want fewer nodes before one goes", least=1)
-    wave: int = setting(2, "servers that change their TP degree at a time", least=1)
+    shard_alpha: float = setting(1.1, "head-room of a shard epoch over the load", least=1.0, most=100.0)
+    down_after: int = setting(2, "epochs in a row that want fewer nodes before one goes", least=1, most=1_000)
+    wave: int = setting(2, "servers that change their TP degree at a time", least=1, most=10_000)
     clocks: str = setting("top", "clocks that a shard epoch plans with", ("top", "all"))
-    min_saving: float = setting(0.01, "share of the energy that a change must save", least=0.0)
+    min_saving: float = setting(0.01, "share of the energy that a change must save", least=0.0, most=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ class RightSizeTuning:
     """GreenServe's scale loop."""
 
     look_s: float = setting(60.0, "how far the loops look back for load and trend", least=10.0)
-    burst: float = setting(0.9, "weight of the load's spread beside its mean", least=0.0)
+    burst: float = setting(0.9, "weight of the load's spread beside its mean", least=0.0, most=100.0)
     hold_s: float = setting(60.0, "how long a lower load must last before instances stop", least=0.0)
     min_saving: float = setting(0.03, "share of the cost that a change must save", least=0.0, below=1.0)
     mode_saving: float = setting(0.1, "share that another GPU type or TP degree must save", least=0.0, below=1.0)
@@ -112,7 +116,9 @@ class RightSizeTuning:
 class ThrottleTuning:
     """throttLL'eM's engines, admission and clocks."""
 
-    engines: int | None = setting(None, "of a service", unset="what the declared peak needs", least=1, only=_ENGINES)
+    engines: int | None = setting(
+        None, "of a service", unset="what the declared peak needs", least=1, only=_ENGINES, most=10_000
+    )
     max_tokens: int = setting(
         1024, "what a request that outgrows its prediction is taken to run to, if it may run so far", least=1
     )
@@ -122,7 +128,7 @@ class ThrottleTuning:
     ips: str = setting(
         "engine", "iterations per second: the engine model, or trees learned from it", ("engine", "trees")
     )
-    retry_s: float = setting(0.1, "how often requests that wait for admission are projected again", above=0.0)
+    retry_s: float = setting(0.1, "how often requests that wait for admission are projected again", least=0.01)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +137,13 @@ class PlacementTuning:
 
     kind: str = setting("alpaserve", "whose placement", ("power_aware", "alpaserve"), only=_PLACED)
     max_devices: int | None = setting(
-        None, "devices of a model (CT)", unset="as many as a group has", least=1, only=_PLACED
+        None, "devices of a model (CT)", unset="as many as a group has", least=1, only=_PLACED, most=10_000
     )
     spread: float = setting(
-        0.1, "load difference up to which an empty device is taken first; 0: never", least=0.0, only=_PLACED
+        0.1, "load difference up to which an empty device is taken first; 0: never", least=0.0, only=_PLACED, most=1e6
     )
     group_gpus: tuple[int, ...] = setting(
-        (), "sizes of groups that are tried", unset="all sizes", least=1, only=_PLACED
+        (), "sizes of groups that are tried", unset="all sizes", least=1, only=_PLACED, most=10_000
     )
     goal: float = setting(0.99, "attainment at which the search for groups may end", above=0.0, most=1.0, only=_PLACED)
     guide_s: float | None = setting(
@@ -155,10 +161,10 @@ class SplitTuning:
         1.0, "how often predictions are held against the clock; 0: never", least=0.0, only=_CALIBRATED
     )
     gain: float = setting(0.1, "share of an error that a calibration corrects", above=0.0, most=1.0, only=_CALIBRATED)
-    max_probes: int = setting(6, "split points that are tried", least=1)
+    max_probes: int = setting(6, "split points that are tried", least=1, most=1_000)
     margin_tokens: int = setting(20, "a part shorter than that is none", least=0)
-    tolerance: float = setting(0.002, "share below which two finish times are equal", least=0.0)
-    candidates: int = setting(2, "instances of each group that are looked at", least=1)
+    tolerance: float = setting(0.002, "share below which two finish times are equal", least=0.0, most=1.0)
+    candidates: int = setting(2, "instances of each group that are looked at", least=1, most=1_000)
     first_share: float = setting(0.5, "share of the instances for first parts", above=0.0, below=1.0)
     link_gb_per_s: float = setting(25.0, "between two instances; 25 is a 200 Gbit/s NIC", above=0.0, only=_LINK)
     latency_s: float = setting(0.001, "of that link", least=0.0, only=_LINK)
@@ -168,11 +174,11 @@ class SplitTuning:
 class LadderTuning:
     """DynamoLLM's ladder of emergencies."""
 
-    period_s: float = setting(1.0, "how often pools are looked at", above=0.0)
+    period_s: float = setting(1.0, "how often pools are looked at", least=0.01)
     patience_s: float = setting(2.0, "how long a rung may prove itself before the next is climbed", above=0.0)
     calm_s: float = setting(5.0, "how long nobody must be late for the ladder to be left", above=0.0)
     squash_after_s: float = setting(10.0, "what a request must have waited to be given back", above=0.0)
-    most_moves: int = setting(64, "requests that are re-steered at a time", least=1)
+    most_moves: int = setting(64, "requests that are re-steered at a time", least=1, most=1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +198,7 @@ class ThresholdTuning:
     busy_low: float = setting(0.5, "share below which it goes down a step", above=0.0, most=1.0)
     clock_step_mhz: float = setting(90.0, "that step", above=0.0)
     gain: float = setting(0.1, "share of its power that another TP degree must save", least=0.0, below=1.0)
-    streak: int = setting(3, "shard epochs in a row that must find so", least=1)
+    streak: int = setting(3, "shard epochs in a row that must find so", least=1, most=1_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +206,11 @@ class StartsTuning:
     """Starts of new instances depend on what stands ready."""
 
     warm_pool: int | None = setting(
-        None, "servers at each site that stand ready, one that is used being replaced", unset="all do", least=0
+        None,
+        "servers at each site that stand ready, one that is used being replaced",
+        unset="all do",
+        least=0,
+        most=10_000,
     )
     weights_cached: bool = setting(True, "plans count on weights on the server's disk, and simulated starts find them")
 

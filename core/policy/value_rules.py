@@ -10,6 +10,8 @@ from dataclasses import Field, dataclass, field
 from functools import cache
 from typing import Any, Literal
 
+from core import bounds
+
 _WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number", dict: "an object"}
 _FLAGS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 
@@ -38,6 +40,7 @@ def setting(
 
     Args:
         unset: What None, or an empty value, stands for.
+        least, above, most, below: Where nothing is said of an end, `core.bounds` says it by the setting's name.
         only: The one world that reads it. None: both do.
     """
     ranges = {"least": least, "above": above, "most": most, "below": below}
@@ -80,10 +83,22 @@ def checked(owner: type, item: Field[Any], value: Any) -> Any:
         for name, part in value.items():
             if isinstance(part, bool) or not isinstance(part, (int, float)):
                 raise ValueError(f"{key}.{name}: must be a number, not {part!r}")
-            _check_range(f"{key}.{name}", float(part), rules)
+            _check_range(f"{key}.{name}", float(part), limits_of(item))
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        _check_range(key, value, rules)
+        _check_range(key, value, limits_of(item))
     return value
+
+
+@cache
+def limits_of(item: Field[Any]) -> Mapping[str, float | None]:
+    """Returns `least`, `above`, `most` and `below` of a setting: its own, and of an end without one its quantity's."""
+    found = {name: item.metadata[name] for name in ("least", "above", "most", "below")}
+    bound = bounds.of(item.name)
+    if bound is not None and found["least"] is None and found["above"] is None:
+        found["least"] = bound.least
+    if bound is not None and found["most"] is None and found["below"] is None:
+        found["most"] = bound.most
+    return found
 
 
 def _checked_list(owner: type, item: Field[Any], value: Any) -> tuple[Any, ...]:
@@ -97,11 +112,11 @@ def _checked_list(owner: type, item: Field[Any], value: Any) -> tuple[Any, ...]:
         if known and part not in known:
             raise ValueError(f"{item.name}: unknown '{part}'; known: {', '.join(known)}")
         if kind is int:
-            _check_range(item.name, part, item.metadata)
+            _check_range(item.name, part, limits_of(item))
     return tuple(part for part in known if part in parts) if known else tuple(parts)
 
 
-def _check_range(key: str, value: float, rules: Mapping[str, Any]) -> None:
+def _check_range(key: str, value: float, limits: Mapping[str, float | None]) -> None:
     if value != value or value in (float("inf"), float("-inf")):
         raise ValueError(f"{key}: must be a finite number, not {value}")
     for name, words, wrong in (
@@ -110,8 +125,9 @@ def _check_range(key: str, value: float, rules: Mapping[str, Any]) -> None:
         ("most", "at most", operator.gt),
         ("below", "below", operator.ge),
     ):
-        if rules[name] is not None and wrong(value, rules[name]):
-            raise ValueError(f"{key}: must be {words} {rules[name]:g}, not {value:g}")
+        limit = limits[name]
+        if limit is not None and wrong(value, limit):
+            raise ValueError(f"{key}: must be {words} {limit:g}, not {value:g}")
 
 
 def parse(owner: type, key: str, text: str) -> Any:

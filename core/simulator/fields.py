@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from core import safe_yaml
+from core import bounds, safe_yaml
 from core.simulator.kernel.simulated import SimulationError
 
 
@@ -87,6 +87,7 @@ class Section:
             raise self.error(key, f"must be at least {least:g}, not {value}")
         if above is not None and value <= above:
             raise self.error(key, f"must be above {above:g}, not {value}")
+        self._check_most(key, value)
         return float(value)
 
     def integer(self, key: str, default: int, least: int, most: int | None = None) -> int:
@@ -102,6 +103,7 @@ class Section:
         if value < least or (most is not None and value > most):
             limits = f"at least {least}" if most is None else f"from {least} to {most}"
             raise self.error(key, f"must be {limits}, not {value}")
+        self._check_most(key, value)
         return value
 
     def series(self, key: str) -> tuple[float, ...]:
@@ -115,6 +117,7 @@ class Section:
                 continue
             if isinstance(item, bool) or not isinstance(item, (int, float)) or not math.isfinite(item):
                 raise self.error(key, f"must be a number or a list with one for each hour, not {item!r}")
+            self._check_most(key, item)
         return tuple(math.nan if item is None else float(item) for item in values)
 
     def numbers(self, key: str) -> tuple[float, ...]:
@@ -162,6 +165,12 @@ class Section:
     def _get(self, key: str) -> Any:
         self._asked.add(key)
         return self._values.get(key)
+
+    def _check_most(self, key: str, value: float) -> None:
+        """Refuses what no quantity of this name can be, in size; whether it may be below zero is the field's to say."""
+        bound = bounds.of(key)
+        if bound is not None and abs(value) > bound.most:
+            raise self.error(key, f"must be at most {bound.most:,g}, not {value:g}")
 
     def _name(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else key

@@ -9,7 +9,9 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 
-PUE_MOST = 10.0  # above it is a slip of the keyboard: the worst that are reported are about 3
+from core import bounds
+
+PUE_MOST = bounds.PUE.most
 
 
 class Site(models.Model):

@@ -6,13 +6,13 @@ computes meanwhile finds out before it changes anything, since this happens unde
 
 from __future__ import annotations
 
-import math
 from datetime import datetime
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
+from core import bounds
 from pools.access import audit
 from pools.access.audit import Actor
 from pools.models import Instance, Service
@@ -104,8 +104,9 @@ def set_control_mode(actor: Actor, service: Service, mode: str, approve_within_s
         control_mode.gateways_only = not _has_acted(service)
     if approve_within_s is not None:
         control_mode.approve_within_s = approve_within_s
-    if not 0 < control_mode.approve_within_s < math.inf:
-        raise ValidationError({"approve_within_s": "above 0 seconds"})
+    most_s = bounds.DURATION.most
+    if not 0 < control_mode.approve_within_s <= most_s:
+        raise ValidationError({"approve_within_s": f"above 0 and at most {most_s:,g} seconds"})
     control_mode.full_clean()
     control_mode.save()
     _keep_in_force(service, acts=mode == ControlMode.ACT, acted=acted)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
+from core import bounds
 from core.ports import IntensityPoint, PermanentError, RetryableError
 from core.units import lb_per_mwh_to_g_per_kwh
 
@@ -30,9 +31,6 @@ UNITS: Mapping[str, Callable[[float], float]] = {
 PRICE_UNIT = re.compile(r"([A-Z]{3})/([kM])Wh")
 SIGNALS = ("average", "marginal", "price")
 FACTORS = ("direct", "lifecycle")
-# Beyond these a value is no value: the dirtiest plants emit about 2,000 g/kWh, and marginal rates go below zero.
-MOST_G_PER_KWH = 20_000.0
-MOST_PRICE_PER_KWH = 1e6  # in any currency
 MOST_NUMBER = 1e15
 EARLIEST_S = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
 LATEST_S = datetime(2100, 1, 1, tzinfo=UTC).timestamp()
@@ -83,7 +81,7 @@ class FeedPoints:
             grams = UNITS[self.raw_unit](raw_value)
             if grams < 0.0 and self.signal == "average":
                 raise PermanentError(f"{self.provider}: an average intensity of {raw_value:g} {self.raw_unit}")
-        for value, most in ((grams, MOST_G_PER_KWH), (per_kwh, MOST_PRICE_PER_KWH)):
+        for value, most in ((grams, bounds.G_PER_KWH.most), (per_kwh, bounds.PRICE_PER_KWH.most)):
             if value is not None and not abs(value) <= most:
                 raise PermanentError(
                     f"{self.provider}: {raw_value:g} {self.raw_unit} of {self.signal} cannot be: check the unit"

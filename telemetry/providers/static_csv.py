@@ -15,6 +15,7 @@ from datetime import datetime
 from itertools import islice, pairwise
 from typing import Any, NoReturn
 
+from core import bounds
 from core.ports import FeedCapabilities, IntensityPoint, PermanentError
 
 from . import feed_files, parsing
@@ -167,9 +168,9 @@ class StaticCsvProvider:
             if not math.isfinite(value):
                 self._refuse(line, "value", f"{fields['value']!r} is not a number")
             grams = fields["unit"] in UNITS and parsing.UNITS[fields["unit"]](value)
-            if abs(grams) > parsing.MOST_G_PER_KWH:
+            if abs(grams) > bounds.G_PER_KWH.most:
                 self._refuse(
-                    line, "value", f"{fields['value']!r} is more than can be: at most {parsing.MOST_G_PER_KWH:g} g/kWh"
+                    line, "value", f"{fields['value']!r} is more than can be: at most {bounds.G_PER_KWH.most:g} g/kWh"
                 )
             if value < 0 and fields["signal"] == "average":
                 self._refuse(line, "value", "an average intensity cannot be negative")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator
+from decimal import Decimal
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db.models import CheckConstraint, F, Model, Q
+
+from core import bounds
 
 _LOOKUPS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "gt": (operator.gt, "above"),
@@ -19,7 +22,8 @@ _CURRENCY = "^[A-Z]{3}$"
 
 
 def broken(row: Model, leave_out: Collection[str] = ()) -> dict[str, list[str]]:
-    """Says for each check constraint that the row would break, by field (empty: of several together), in which way.
+    """Says for each quantity that cannot be and each check constraint that the row would break, by field (empty: of
+    several together), in which way.
 
     Args:
         leave_out: Fields that are not to be judged; constraints that name one are passed over.
@@ -33,7 +37,20 @@ def broken(row: Model, leave_out: Collection[str] = ()) -> dict[str, list[str]]:
         except ValidationError:
             for name, words in _broken(row, constraint):
                 found.setdefault(name, []).append(words)
+    for name, words in _impossible(row, leave_out):
+        found.setdefault(name, [words])
     return found
+
+
+def _impossible(row: Model, leave_out: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yields the fields whose values are no such quantity's, and what they must be."""
+    for field in row._meta.concrete_fields:
+        value, bound = getattr(row, field.attname), bounds.of(field.name, row._meta.model_name or "")
+        is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+        if bound is None or not is_number or field.name in leave_out:
+            continue
+        if words := bound.fault(float(value)):
+            yield field.name, words
 
 
 def _broken(row: Model, constraint: CheckConstraint) -> Iterator[tuple[str, str]]:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from django.db import models
 
+from core import bounds
 from pools.models import Gpu, Service, Site
 from scheduler.operations.configure import row_limits
+from scheduler.operations.configure.registry import OWNED, Owned
 from telemetry.models import Pue
 
 pytestmark = pytest.mark.django_db  # PostgreSQL judges them
@@ -32,6 +36,27 @@ def test_a_broken_limit_is_described_at_its_field(row: Any, expected: dict[str, 
     assert found.keys() == expected.keys()
     for name, words in expected.items():
         assert found[name][0].startswith(words[0])
+
+
+NUMBERS = [
+    (owned, owned.field(name))
+    for owned in OWNED.values()
+    for name in owned.fields
+    if isinstance(owned.field(name), models.FloatField | models.IntegerField | models.DecimalField)
+]
+
+
+@pytest.mark.parametrize(("owned", "field"), NUMBERS, ids=lambda one: getattr(one, "kind", getattr(one, "name", "")))
+def test_each_number_that_people_set_has_both_limits(owned: Owned, field: Any) -> None:
+    """A new field must end with its unit, or be named in core.bounds."""
+    bound = bounds.of(field.name, owned.model._meta.model_name or "")
+    assert bound is not None, f"{field.name} of {owned.kind} has no bounds: give it some in core/bounds.py"
+    whole = isinstance(field, models.IntegerField)
+    for value in (bound.most * 2.0 + 1.0, *(() if whole else (math.inf, math.nan))):
+        found = row_limits.broken(owned.model(**{field.name: value}))
+        assert field.name in found, value
+    below = row_limits.broken(owned.model(**{field.name: bound.least - 1.0}))
+    assert field.name in below
 
 
 def test_a_field_that_is_left_out_is_not_judged() -> None:

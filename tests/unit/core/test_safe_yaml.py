@@ -75,17 +75,15 @@ def test_nothing_is_written_out_when_aliases_stand_for_too_much(monkeypatch):
         load(bomb(7))
 
 
+READING = {"load", "safe_load", "load_all", "safe_load_all", "full_load", "unsafe_load", "compose", "parse"}
+
+
 def readers(path):
     """Lines of a module that read YAML by themselves."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        name = node.attr if isinstance(node, ast.Attribute) else ""
-        if name in {"load", "safe_load", "load_all", "safe_load_all", "full_load", "unsafe_load", "compose", "parse"}:
-            if isinstance(node.value, ast.Name) and node.value.id == "yaml":
-                yield node.lineno
-        elif name.endswith("Loader") and isinstance(node.value, ast.Name) and node.value.id == "yaml":
-            yield node.lineno
-        elif isinstance(node, ast.ImportFrom) and node.module == "yaml":
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        imported = isinstance(node, ast.ImportFrom) and node.module == "yaml"
+        of_yaml = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "yaml"
+        if imported or (of_yaml and (node.attr in READING or node.attr.endswith("Loader"))):
             yield node.lineno
 
 

@@ -19,6 +19,11 @@ from tests.fakes import seed
 
 pytestmark = pytest.mark.django_db
 SITE = {"name": "oslo", "label": "Oslo", "grid_zone": "NO1", "time_zone": "Europe/Oslo", "pue": 1.1, "currency": "EUR"}
+VERSION = {"site": "location-1", "valid_from": "2026-01-01T00:00:00Z", "source": "a test", "version": "1"}
+PROFILE = {
+    **{"model_card": "Llama3-70B", "gpu_type": "A100-80GB", "tp": 4, "max_rps": 2.0, "power_w": 1200.0},
+    **{"kind": "measured", "source": "a test", "request_class": "freesh-a/SS"},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -156,6 +161,15 @@ def test_each_error_names_its_field_and_what_would_do(api):
     for method, path, body, field, words in (
         ("POST", "sites/", {**SITE, "power_cap_w": -5}, "power_cap_w", "must be above 0"),
         ("POST", "sites/", {**SITE, "pue": 1e30}, "pue", "less than or equal to 10"),
+        ("POST", "sites/", {**SITE, "power_cap_w": 1e12}, "power_cap_w", "must be at most 1e+10"),
+        *(
+            ("POST", "slos/", {"service": "llama3-70b", "kind": "e2e", "objective_s": value}, "objective_s", words)
+            for value, words in ((1e9, "must be at most 86,400"), (-1, "must be above 0"))
+        ),
+        ("POST", "pues/", {**VERSION, "value": 1000}, "value", "at most 10"),
+        ("POST", "tariffs/", {**VERSION, "currency": "USD", "price_per_kwh": 1e12}, "price_per_kwh", "at most 1e+06"),
+        ("POST", "profiles/", {**PROFILE, "max_rps": 1e12}, "max_rps", "must be at most 100,000"),
+        ("POST", "profiles/", {**PROFILE, "power_w": 1e9}, "power_w", "must be at most 1e+06"),
         ("POST", "feeds/", {"site": "location-1", "provider": "static_csv"}, "config", "file is missing"),
         *(
             (
