@@ -102,7 +102,7 @@ def create(name: str, role: str, email: str, password_file: Path | None, sites: 
 @sites_option
 @_command
 def role(name: str, role: str, sites: tuple[str, ...]) -> None:
-    """Give NAME the ROLE, at all sites or some."""
+    """Give NAME the ROLE, at all sites or some. A change revokes NAME's access tokens."""
     from pools.access import people
 
     people.set_role(_actor(), _person(name), role, _sites(sites))
@@ -114,7 +114,9 @@ def role(name: str, role: str, sites: tuple[str, ...]) -> None:
 @click.option("--keep-two-step", is_flag=True, help="Leave two-step sign-in as it is.")
 @_command
 def password(name: str, keep_two_step: bool) -> None:
-    """Make a one-time password for who has lost theirs; two-step sign-in is taken off, for its app may be lost too."""
+    """Make a one-time password for who has lost theirs. It ends NAME's sessions and revokes their access tokens.
+    Two-step sign-in is taken off, for its app may be lost too.
+    """
     from pools.access import people
 
     found = _person(name)

@@ -69,7 +69,8 @@ def create(
 
 @transaction.atomic
 def set_role(actor: Actor, user: User, role: str, sites: Iterable[Site] = ()) -> None:
-    """Takes effect with the person's next request."""
+    """Takes effect with the person's next request. A change revokes their access tokens: those were made for the
+    role that they had."""
     before = shown(user)
     if role != Role.ADMINISTRATOR:
         _keep_an_administrator(user, "role")
@@ -80,28 +81,32 @@ def set_role(actor: Actor, user: User, role: str, sites: Iterable[Site] = ()) ->
     after = shown(user)
     if after != before:
         audit.record(actor, "update", user, before, after)
+        _revoke_tokens(actor, user)
 
 
 @transaction.atomic
 def set_active(actor: Actor, user: User, active: bool) -> None:
-    """Somebody who is not active cannot sign in, and open sessions and tokens stop at once. Nobody is deleted: the
-    trail and the decisions keep their names."""
+    """Somebody who is not active cannot sign in, open sessions end at once, and access tokens are revoked for good.
+    Nobody is deleted: the trail and the decisions keep their names."""
     if not active:
         _keep_an_administrator(user, "active")
     before = shown(user)
     user.is_active = active
     user.save(update_fields=["is_active"])
     audit.record(actor, "activate" if active else "deactivate", user, before, shown(user))
+    if not active:
+        _revoke_tokens(actor, user)
 
 
 @transaction.atomic
 def reset_password(actor: Actor, user: User) -> str:
-    """Sets a new one-time password and returns it; all sessions of the person end."""
+    """Sets a new one-time password and returns it; all sessions of the person end, and their tokens are revoked."""
     password = one_time_password()
     user.set_password(password)
     user.save(update_fields=["password"])
     _require_change(user, True)
     audit.record(actor, "reset password", user)
+    _revoke_tokens(actor, user)
     return password
 
 
@@ -212,6 +217,12 @@ def new_key(actor: Actor, tenant: Tenant, label: str, expires_at: datetime | Non
 def revoke_key(actor: Actor, key: ApiKey) -> bool:
     """Revokes a key; returns False where it was revoked already."""
     return _revoke(actor, key)
+
+
+def _revoke_tokens(actor: Actor, user: User) -> None:
+    """Revokes all access tokens of a person whose rights or password somebody else has just set."""
+    for token in AccessToken.objects.filter(user=user, revoked_at=None):
+        _revoke(actor, token)
 
 
 def _revoke(actor: Actor, row: AccessToken | ApiKey) -> bool:

@@ -345,12 +345,52 @@ def test_token_has_no_more_than_its_person_when_asked_for_more(site):
         people.new_token(SYSTEM, viewer, "", ["operate"], [berlin])
     assert set(refused.value.error_dict) == {"label", "rights", "sites"}
     token, secret = people.new_token(SYSTEM, person("operator"), "ci", ["view", "operate"])
-    people.set_role(SYSTEM, token.user, "viewer")
+    Membership.objects.filter(user=token.user).update(role="viewer")  # as if by hand, in the database
     found, _ = authenticated(secret)
     assert not rights.has(found, Right.OPERATE)  # it shrinks with its person
-    people.set_active(SYSTEM, token.user, False)
+
+
+def reset_by_command(user) -> None:
+    assert CliRunner().invoke(cli, ["user", "password", user.username]).exit_code == 0
+
+
+def change_role_on_the_page(user) -> None:
+    assert client_of(person("administrator")).post(reverse("person", args=[user.pk]), {"role": "finance"}).url
+
+
+@pytest.mark.parametrize(
+    ("change", "page", "form"),
+    [
+        (lambda user: people.reset_password(SYSTEM, user), 302, 302),
+        (reset_by_command, 302, 302),
+        (lambda user: people.set_active(SYSTEM, user, False), 302, 302),
+        (lambda user: people.set_role(SYSTEM, user, "viewer"), 200, 403),
+        (change_role_on_the_page, 200, 403),
+        (lambda user: people.set_role(SYSTEM, user, "operator", Site.objects.all()), 200, 200),
+    ],
+    ids=["reset", "command", "blocked", "role", "page", "sites"],
+)
+def test_tokens_are_revoked_and_sessions_follow_when_somebody_else_changes_the_person(site, change, page, form):
+    user = person("operator")
+    session = client_of(user)
+    token, secret = people.new_token(SYSTEM, user, "ci", ["view", "operate"])
+    change(get_user_model().objects.get(pk=user.pk))
     with pytest.raises(AuthenticationFailed):
         authenticated(secret)
+    assert session.get("/decisions/").status_code == page
+    assert session.post("/configure/models/new/").status_code == form
+    assert AuditEntry.objects.filter(kind="accesstoken", action="revoke", object_key=token.pk).count() == 1
+    people.set_active(SYSTEM, user, True)
+    with pytest.raises(AuthenticationFailed):  # not even then
+        authenticated(secret)
+
+
+def test_tokens_stay_when_nothing_about_the_person_changes(client):
+    user = person("operator")
+    _, secret = people.new_token(SYSTEM, user, "ci", ["view"])
+    people.set_role(SYSTEM, user, "operator")
+    people.change_password(SYSTEM, user, "a long enough phrase")  # by themselves
+    assert authenticated(secret)
 
 
 def test_tenant_key_is_shown_once_and_revoked(django_capture_on_commit_callbacks, redis_client):
