@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, cast
 
+from allauth.account.authentication import get_authentication_records
 from allauth.mfa.adapter import get_adapter
+from allauth.mfa.base.forms import AuthenticateForm
 from allauth.mfa.models import Authenticator
 from allauth.mfa.recovery_codes.internal.auth import RecoveryCodes
 from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret, validate_totp_code
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.models import User
@@ -25,9 +29,10 @@ from pools.models import AccessToken, Site
 
 from . import sign_in_limits
 from .forms import PasswordForm, ProofForm, TokenForm, TwoStepForm, expiry
-from .sign_in import MUST_CHANGE
+from .sign_in import MUST_CHANGE, PROVIDER
 
 SECRET = "two_step_secret"  # in the session, until it is confirmed
+FRESH_S = 300.0  # after a sign-in at the identity provider, which proves who sits there
 
 
 @never_cache
@@ -114,10 +119,12 @@ def recovery_codes(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @require_POST
+@sensitive_post_parameters("current", "app_code")
 def new_token(request: HttpRequest) -> HttpResponse:
+    """Makes a token for who proves again that it is they: a session that somebody found open makes none."""
     user = _user(request)
-    form = TokenForm(user, request.POST)
-    if form.is_valid():
+    form = TokenForm(user, _has_two_step(user), request.POST)
+    if form.is_valid() and _proven(request, form):
         given = form.cleaned_data
         try:
             token, secret = people.new_token(
@@ -163,16 +170,19 @@ def token_rows(tokens: Any) -> list[dict[str, Any]]:
 def _page(request: HttpRequest, status: int = 200, **forms: Any) -> HttpResponse:
     user = _user(request)
     grant = rights.grant_of(user)
+    two_step = _has_two_step(user)
     context = {
         "role": people.role_of(user).label,
         "rights": [str(right) for right in rights.Right if rights.has(user, right)],
         "sites": None if grant.site_ids is None else list(rights.sites_of(user)),
         "has_password": user.has_usable_password(),
         "must_change": bool(request.session.get(MUST_CHANGE)),
-        "two_step": _has_two_step(user),
+        "two_step": two_step,
+        "sign_in_again": None if user.has_usable_password() or _fresh(request) else _provider_name(),
+        "oidc_id": PROVIDER,
         "tokens": token_rows(AccessToken.objects.filter(user=user)),
         "password_form": PasswordForm(),
-        "token_form": TokenForm(user),
+        "token_form": TokenForm(user, two_step),
         "off_form": ProofForm(user.has_usable_password()),
     }
     return render(request, "frontend/people/account.html", context | forms, status=status)
@@ -195,22 +205,44 @@ def _show_codes(request: HttpRequest, user: User) -> HttpResponse:
 
 
 def _proven(request: HttpRequest, form: ProofForm | PasswordForm) -> bool:
-    """Says whether the typed password is the person's, else adds the error; each try counts as one to sign in."""
-    if "current" not in form.fields:
-        return True
-    user = _user(request)
+    """Says whether the typed password or code is the person's, else adds the error; each try counts as one to sign in.
+
+    Where the form has neither the person's sign-in at the identity provider counts, while it is fresh.
+    """
+    field = next((name for name in ("app_code", "current") if name in form.fields), None)
+    if field is None:
+        if not (fresh := _fresh(request)):
+            form.add_error(None, f"Sign in at {_provider_name()} again first: that was too long ago.")
+        return fresh
+    user, given = _user(request), form.cleaned_data[field]
+    what, wrong = ("password", "That is not your password.") if field == "current" else ("code", "Incorrect code.")
     key = sign_in_limits.name_key(user.get_username(), "proof")
     try:
         with sign_in_limits.attempt(key, audit.client_address(request)):
-            good: bool = user.check_password(form.cleaned_data["current"])
+            good: bool = (
+                user.check_password(given)
+                if field == "current"
+                else AuthenticateForm({"code": given}, user=user).is_valid()
+            )
             if not good:
-                sign_in_limits.failed(key, "password", user.get_username())
+                sign_in_limits.failed(key, what, user.get_username())
     except ValidationError as error:
-        form.add_error("current", error)
+        form.add_error(field, error)
         return False
     if not good:
-        form.add_error("current", "That is not your password.")
+        form.add_error(field, wrong)
     return good
+
+
+def _fresh(request: HttpRequest) -> bool:
+    """Says whether the person signed in at the identity provider within FRESH_S."""
+    records = get_authentication_records(request, _user(request))
+    at_s = [record["at"] for record in records if record["method"] == "socialaccount"]
+    return bool(at_s) and time.time() - max(at_s) < FRESH_S
+
+
+def _provider_name() -> str:
+    return settings.ENV.oidc.name if settings.ENV.oidc else "your identity provider"
 
 
 def _has_two_step(user: User) -> bool:

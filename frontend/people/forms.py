@@ -77,8 +77,23 @@ class KeyForm(Fields):
     lifetime = forms.ChoiceField(label="Valid for", choices=LIFETIMES, initial="90", required=False)
 
 
-class TokenForm(Fields):
-    """`person` chooses among their own rights and sites."""
+class ProofForm(Fields):
+    """The person themselves sits there: their password. Who has none (an identity provider has it) must have signed in
+    there a moment ago (`account._proven`)."""
+
+    current = forms.CharField(
+        label="Your password", widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}), strip=False
+    )
+
+    def __init__(self, has_password: bool, *args: Any, auto_id: str = "proof_%s", **kwargs: Any) -> None:
+        super().__init__(*args, auto_id=auto_id, **kwargs)  # other forms of the page ask for a password, too
+        if not has_password:
+            del self.fields["current"]
+
+
+class TokenForm(ProofForm):
+    """`person` chooses among their own rights and sites, and proves again that it is they: by a code where they have
+    two-step sign-in, else as in ProofForm."""
 
     label = forms.CharField(label="What for", max_length=100)
     rights = forms.MultipleChoiceField(widget=forms.CheckboxSelectMultiple)
@@ -90,9 +105,17 @@ class TokenForm(Fields):
         help_text="None chosen: all of yours.",
     )
     lifetime = forms.ChoiceField(label="Valid for", choices=LIFETIMES, initial="90", required=False)
+    app_code = forms.CharField(
+        label="Code of your app, or a recovery code",
+        widget=forms.TextInput(attrs={"autocomplete": "one-time-code"}),
+        max_length=20,
+    )
+    field_order = ("label", "rights", "sites", "lifetime", "current", "app_code")
 
-    def __init__(self, person: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, person: Any, two_step: bool, *args: Any, **kwargs: Any) -> None:
+        super().__init__(person.has_usable_password() and not two_step, *args, auto_id="token_%s", **kwargs)
+        if not two_step:
+            del self.fields["app_code"]
         theirs = [right for right in rights.Right if rights.has(person, right)]
         chosen, sites = self.fields["rights"], self.fields["sites"]
         assert isinstance(chosen, forms.MultipleChoiceField)
@@ -123,19 +146,6 @@ class PasswordForm(Fields):
         if found and "new" in found and "again" in found and found["new"] != found["again"]:
             self.add_error("again", "Both must be the same.")
         return found
-
-
-class ProofForm(Fields):
-    """The person themselves sits there: their password, or where they have none (an identity provider's), nothing."""
-
-    current = forms.CharField(
-        label="Your password", widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}), strip=False
-    )
-
-    def __init__(self, has_password: bool, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if not has_password:
-            del self.fields["current"]
 
 
 class TwoStepForm(ProofForm):

@@ -20,6 +20,7 @@ import redis
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.contrib.auth.hashers import make_password
 from django.core.cache import cache
 from django.core.management import call_command
 from django.db import connection, connections
@@ -34,6 +35,7 @@ from scheduler.models import Study
 from scheduler.whatif import study_worker, tasks
 from tests.e2e import browser as chrome
 from tests.fakes import seed
+from tests.fakes.people import PASSWORD
 
 WIDE: ViewportSize = {"width": 1440, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
@@ -114,7 +116,9 @@ def chromium(server: str) -> Iterator[Browser]:
 
 def person(role: str) -> Any:
     """A user of that role, made at the first call."""
-    user, made = get_user_model().objects.get_or_create(username=role)
+    user, made = get_user_model().objects.get_or_create(
+        username=role, defaults={"password": lambda: make_password(PASSWORD)}
+    )
     if made:
         Membership.objects.create(user=user, role=role)
     return user

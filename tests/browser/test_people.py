@@ -14,6 +14,7 @@ from pools.access import audit, people
 from pools.models import AccessToken, ApiKey, Tenant
 from tests.browser.conftest import SignIn
 from tests.fakes import seed
+from tests.fakes.people import PASSWORD as PEOPLES_PASSWORD
 
 pytestmark = pytest.mark.slow("a person set up from the invitation to the second step")
 
@@ -117,6 +118,7 @@ def test_keys_are_made_seen_once_and_revoked(
     theirs.get_by_text("New token").click()
     theirs.get_by_label("What for").fill("nightly export")
     theirs.get_by_label("operate: change").check()
+    theirs.get_by_label("Your password", exact=True).fill(PEOPLES_PASSWORD)
     accessible(theirs)
     picture(theirs, "account")
     theirs.get_by_role("button", name="Make the token").click()

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from unittest.mock import ANY
 
 import pytest
+from allauth.account.internal.flows import login
 from allauth.mfa.models import Authenticator
 from allauth.mfa.totp.internal import auth as totp
 from allauth.mfa.totp.internal.auth import format_hotp_value, hotp_value, yield_hotp_counters_from_time
@@ -36,7 +37,7 @@ from rest_framework.request import Request
 from rest_framework.test import APIRequestFactory
 
 from frontend.api.rest.authentication import TokenAuthentication
-from frontend.people import people_pages, sign_in_limits
+from frontend.people import account, people_pages, sign_in_limits
 from greenserve.cli import cli
 from pools.access import audit, people, rights
 from pools.access.rights import Right
@@ -312,7 +313,8 @@ def test_token_opens_the_api_within_its_rights_and_sites_until_it_ends(site):
     user = person("operator")
     other = Site.objects.create(name="berlin", label="Berlin", grid_zone="DE")
     page = client_of(user).post(
-        "/account/tokens/", {"label": "nightly", "rights": ["view"], "sites": ["ashburn"], "lifetime": "7"}
+        "/account/tokens/",
+        {"label": "nightly", "rights": ["view"], "sites": ["ashburn"], "lifetime": "7", "current": PASSWORD},
     )
     secret = re.search(r"<code>(gs_[\w-]+)", page.content.decode())[1]
     assert secret not in str(list(AccessToken.objects.values()) + list(AuditEntry.objects.values()))
@@ -336,6 +338,55 @@ def test_token_opens_the_api_within_its_rights_and_sites_until_it_ends(site):
     people.revoke_token(SYSTEM, token)
     with pytest.raises(AuthenticationFailed):
         authenticated(secret)
+
+
+TOKEN = {"label": "nightly", "rights": ["view"], "lifetime": "7"}
+
+
+def test_making_a_token_asks_for_the_password_again_and_counts_wrong_ones():
+    client = client_of(person("operator"))
+    page = client.post("/account/tokens/", TOKEN).content.decode()
+    assert "This field is required" in page
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))  # several forms of the page ask for a password
+    for _ in range(sign_in_limits.OF_NAME_AND_ADDRESS):
+        wrong = client.post("/account/tokens/", TOKEN | {"current": "not it"})
+        assert (wrong.status_code, "not your password" in wrong.content.decode()) == (400, True)
+    assert "Too many failed" in client.post("/account/tokens/", TOKEN | {"current": PASSWORD}).content.decode()
+    assert not AccessToken.objects.exists()
+
+
+def test_making_a_token_asks_for_a_code_when_two_step_sign_in_is_on(one_code):
+    user = person("operator")
+    client = client_of(user)
+    secret = "JBSWY3DPEHPK3PXP"
+    totp.TOTP.activate(user, secret)
+    assert "Code of your app" in client.get("/account/").content.decode()
+    by_password = client.post("/account/tokens/", TOKEN | {"current": PASSWORD})
+    assert (by_password.status_code, AccessToken.objects.count()) == (400, 0)
+    assert "Incorrect code" in client.post("/account/tokens/", TOKEN | {"app_code": "000000"}).content.decode()
+    assert "gs_" in client.post("/account/tokens/", TOKEN | {"app_code": code_of(secret)}).content.decode()
+    again = client.post("/account/tokens/", TOKEN | {"app_code": code_of(secret)})  # a code counts once
+    assert (again.status_code, AccessToken.objects.count()) == (400, 1)
+
+
+def test_making_a_token_asks_for_a_fresh_sign_in_when_the_provider_has_the_password(settings, client, monkeypatch):
+    with FakeOidc(subject="s-1", username="ada", groups=["ops"]) as provider:
+        settings.ENV = replace(settings.ENV, oidc=provider.settings({"ops": "operator"}))
+        settings.SOCIALACCOUNT_PROVIDERS = provider.allauth()
+        provider.follow(client, reverse("openid_connect_login", args=["sso"]))
+        assert "gs_" in client.post("/account/tokens/", TOKEN).content.decode()
+        now = time.time()
+        later = SimpleNamespace(time=lambda: now + account.FRESH_S)
+        monkeypatch.setattr(account, "time", later)
+        monkeypatch.setattr(login, "time", later)
+        stale = client.post("/account/tokens/", TOKEN).content.decode()
+        assert "Sign in at Fake SSO again first" in html.unescape(stale)
+        assert client.post("/account/two-step/off/").status_code == 400
+        link = html.unescape(re.search(r'<a href="(/sign-in/sso/start/[^"]+)"', stale)[1])
+        assert "prompt=login" in client.get(link).headers["Location"]
+        assert provider.follow(client, link).headers["Location"] == "/account/"
+        assert "gs_" in client.post("/account/tokens/", TOKEN).content.decode()
 
 
 def test_token_has_no_more_than_its_person_when_asked_for_more(site):
