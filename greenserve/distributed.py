@@ -14,6 +14,7 @@ from kombu.exceptions import OperationalError
 
 from core.simulator.runs.simulation_jobs import SimulationJob
 from greenserve import env
+from greenserve.masking import masked
 from greenserve.supervision import product_processes
 from pools import wire
 
@@ -51,7 +52,7 @@ def each_on_workers(jobs: Sequence[SimulationJob]) -> Iterator[tuple[SimulationJ
                 app.send_task("scheduler.tasks.simulate", (run, asdict(job)), queue=wire.SIMULATIONS_QUEUE)
     except (redis.RedisError, OperationalError) as error:
         raise ValueError(
-            f"--distributed: no Redis at {url}: {error}; start `greenserve up`, or set REDIS_URL"
+            masked(f"--distributed: no Redis at {url}: {error}; start `greenserve up`, or set REDIS_URL", url)
         ) from None
     for run, update in _ended(client, runs):
         yield runs[run], update

@@ -20,6 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 LEAST_TOKEN = 16  # characters
+MAY_HOLD_SECRETS = re.compile(
+    r"(DATABASE|REDIS|BROKER)_URL|PGPASSWORD|GREENSERVE_\w*(TOKEN|PASSWORD|USER|SECRETS?|KEY|EMAIL_URL|WEBHOOK_URL)"
+)
 T = TypeVar("T")
 
 
@@ -30,9 +33,9 @@ class BadEnvironment(SystemExit):
 @dataclass(frozen=True, slots=True)
 class Env:
     var_dir: Path
-    database_url: str | None  # None: embedded PostgreSQL
-    redis_url: str | None  # None: embedded Redis
-    secret_key: str
+    database_url: str | None = field(repr=False)  # None: embedded PostgreSQL
+    redis_url: str | None = field(repr=False)  # None: embedded Redis
+    secret_key: str = field(repr=False)
     debug: bool
     web_host: str
     web_port: int
@@ -42,7 +45,7 @@ class Env:
     picker_host: str
     picker_port: int | None  # None: no endpoint picker
     picker_metrics_port: int | None  # None: nobody can ask for its metrics
-    worker_token: str | None  # with which workers register themselves; None: they cannot
+    worker_token: str | None = field(repr=False)  # with which workers register themselves; None: they cannot
     worker_hosts: str  # where they may be
     demo: bool
     demo_speedup: float
@@ -88,17 +91,19 @@ def read(source: Mapping[str, str] | None = None) -> Env:
     var_dir = Path(get("GREENSERVE_VAR", str(ROOT / "var"), str, "give a folder")).absolute()
     return Env(
         var_dir=var_dir,
-        database_url=get(
+        database_url=_hidden(
+            values,
             "DATABASE_URL",
-            None,
-            _url("postgres://", "postgresql://"),
-            "write postgresql://user:password@host:port/name, or leave it out for the embedded PostgreSQL",
+            _server("postgres", "postgresql"),
+            "write postgresql://user:password@host:port/name, or leave it out for the embedded PostgreSQL; "
+            "of a password write what is neither letter nor digit as %XX",
         ),
-        redis_url=get(
+        redis_url=_hidden(
+            values,
             "REDIS_URL",
-            None,
-            _url("redis://", "rediss://", "unix://"),
-            "write redis://host:port/0 or unix:///path, or leave it out for the embedded Redis",
+            _server("redis", "rediss", "unix"),
+            "write redis://host:port/0 or unix:///path, or leave it out for the embedded Redis; "
+            "of a password write what is neither letter nor digit as %XX",
         ),
         secret_key=get("GREENSERVE_SECRET_KEY", "", str, "give a long random text") or _secret_key(var_dir),
         debug=get("GREENSERVE_DEBUG", False, _flag, "write 1 or 0"),
@@ -171,13 +176,15 @@ def local_url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def for_child(**extra: str) -> dict[str, str]:
+def for_child(*, secrets: bool = True, **extra: str) -> dict[str, str]:
     """Returns the environment of a process that GreenServe starts: this one's, and `extra`.
 
-    Numerical libraries would otherwise start a thread per core in each of some twenty processes.
+    Without `secrets` it lacks each variable that may hold one. Numerical libraries would otherwise start a thread per
+    core in each of some twenty processes.
     """
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return {**threads, **os.environ, **extra}
+    ours = {name: value for name, value in os.environ.items() if secrets or not MAY_HOLD_SECRETS.fullmatch(name)}
+    return {**threads, **ours, **extra}
 
 
 def keep_secret(path: Path, secret: str) -> Path:
@@ -344,6 +351,19 @@ def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
         if raw.upper() not in words:
             raise ValueError
         return raw.upper()
+
+    return parse
+
+
+def _server(*schemes: str) -> Callable[[str], str]:
+    """Of an address that clients of servers understand; what they do not, their errors would repeat."""
+
+    def parse(raw: str) -> str:
+        parts = urlsplit(raw)
+        if parts.scheme not in schemes or re.search(r"%(?![0-9A-Fa-f]{2})", raw):
+            raise ValueError
+        _ = parts.port  # raises ValueError
+        return raw
 
     return parse
 

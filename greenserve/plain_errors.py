@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from greenserve import env
+from greenserve.masking import masked
 
 LOG_LIMIT_BYTES = 2**20
 
@@ -52,17 +53,21 @@ def in_plain_words(program: str, *, traceback_asked: bool = False) -> Iterator[N
         if traceback_asked or config.debug:
             raise
         words = explain(error) or f"this should not have happened: {type(error).__name__}: {error}"
-        sys.stderr.write(f"{program}: {words}\n{_kept(config.var_dir / 'log' / 'errors.log')}\n")
+        words = masked(words, config.database_url, config.redis_url)
+        sys.stderr.write(f"{program}: {words}\n{_kept(config)}\n")
         sys.exit(1)
 
 
-def _kept(log: Path) -> str:
-    """Appends the traceback of the error under way to `log`, which begins anew when it is too large."""
+def _kept(config: env.Env) -> str:
+    """Appends the traceback of the error under way to a log, which begins anew when it is too large."""
+    log = config.var_dir / "log" / "errors.log"
+    said = masked(f"{' '.join(sys.argv)}\n{traceback.format_exc()}\n", config.database_url, config.redis_url)
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         full = log.exists() and log.stat().st_size > LOG_LIMIT_BYTES
-        with log.open("w" if full else "a") as file:
-            file.write(f"{' '.join(sys.argv)}\n{traceback.format_exc()}\n")
+        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if full else os.O_APPEND)
+        with os.fdopen(os.open(log, flags, 0o640), "a") as file:
+            file.write(said)
     except OSError as error:
         return f"GREENSERVE_DEBUG=1 shows the traceback ({log} cannot be written: {error.strerror})."
     return f"The traceback is in {log}; GREENSERVE_DEBUG=1 shows it."

@@ -104,6 +104,7 @@ def keep_versions(headers: Any, path: str, url: str) -> None:
 
 SERVESTATIC_ADD_HEADERS_FUNCTION = keep_versions
 
+DEFAULT_EXCEPTION_REPORTER_FILTER = "frontend.debug_page.HiddenSettings"
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"

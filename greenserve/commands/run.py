@@ -58,7 +58,7 @@ def _up_detached(config: env.Env, as_json: bool) -> None:
     if pid := lock.holder():
         fail(f"already running (pid {pid}): see `greenserve status`, stop it with `greenserve down`", 3)
     log = config.var_dir / "log" / "supervisor.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    preflight.close_to_others(config.var_dir)
     began = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib.util
 import json
@@ -86,6 +87,22 @@ class Lock:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = None
+
+
+def close_to_others(var_dir: Path) -> None:
+    """Makes what this process and its children write readable for the owner and their group at most, and so what
+    earlier versions wrote. What gateways and agents keep of requests until it is stored is the owner's alone."""
+    os.umask(0o027)
+    log = var_dir / "log"
+    log.mkdir(parents=True, exist_ok=True)
+    spools = [var_dir / name for name in ("spool", "learned") if (var_dir / name).is_dir()]
+    for path, mode in [
+        (log, 0o750),
+        *((path, 0o640) for path in log.glob("*.log*")),
+        *((path, 0o700) for path in spools),
+    ]:
+        with contextlib.suppress(PermissionError):  # another account's, as of a start as root: it is theirs to close
+            path.chmod(mode)
 
 
 def write_state(var_dir: Path, state: str, **more: Any) -> None:

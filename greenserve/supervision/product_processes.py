@@ -29,6 +29,10 @@ def broker_url(config: env.Env) -> str:
     return env.broker_url(redis_url(config))
 
 
+def redis_url_file(config: env.Env) -> Path:
+    return config.var_dir / "redis-url"
+
+
 def web(config: env.Env) -> Spec:
     listen = ("--host", config.web_host, "--port", str(config.web_port), "--no-proxy-headers")  # see GREENSERVE_PROXIES
     return _python(
@@ -57,13 +61,14 @@ def _gateway(config: env.Env, name: str, *share: str) -> Spec:
     return _python(
         config,
         name,
-        *("-m", "pools.gateway", *listen, *share, "--redis-url", redis_url(config)),
+        *("-m", "pools.gateway", *listen, *share, "--redis-url-file", str(redis_url_file(config))),
         *("--spool", str(config.var_dir / "spool"), "--state", str(config.var_dir / "learned")),
         *("--web-url", env.local_url(config.web_host, config.web_port)),
         *(() if config.worker_token is None else ("--worker-token-file", str(worker_token_file(config)))),
         *("--worker-hosts", config.worker_hosts),
         rank=2,
         stop_timeout_s=12.0,
+        secrets=False,
     )
 
 
@@ -74,12 +79,13 @@ def picker(config: env.Env, port: int) -> Spec:
     return _python(
         config,
         "picker",
-        *("-m", "pools.gateway.picker", *listen, "--redis-url", redis_url(config)),
+        *("-m", "pools.gateway.picker", *listen, "--redis-url-file", str(redis_url_file(config))),
         *("--spool", str(config.var_dir / "spool" / "picker"), "--state", str(config.var_dir / "learned")),
         *("--worker-hosts", config.worker_hosts),
         *(() if metrics is None else ("--metrics-port", str(metrics))),
         rank=2,
         stop_timeout_s=12.0,
+        secrets=False,
         GRPC_ENABLE_FORK_SUPPORT="0",  # it only ever starts programs
     )
 
@@ -110,7 +116,9 @@ def simulated_node(
         words += ["--gpu-type", json.dumps({"name": name, **values_of(types[name])})]
     speedup = str(config.demo_speedup if config.demo else 1.0)
     where = ("--node", node, "--port", str(port), "--var", str(config.var_dir))
-    return _python(config, f"simnode.{node}", "-m", "pools.simnode", *where, *words, "--transition-speedup", speedup)
+    return _python(
+        config, f"simnode.{node}", "-m", "pools.simnode", *where, *words, "--transition-speedup", speedup, secrets=False
+    )
 
 
 def agent(config: env.Env, node: str, port: int) -> Spec:
@@ -119,9 +127,10 @@ def agent(config: env.Env, node: str, port: int) -> Spec:
     # Any free port: Prometheus hears of it from the web process, which the agent tells.
     ours = ("--node", node, "--control", f"http://127.0.0.1:{port}", "--metrics", f"{config.metrics_host}:0")
     spool = ("--spool", str(config.var_dir / "spool" / "agents" / node))
-    celery = ("-m", "celery", "-A", "pools.agent.app", "-b", broker_url(config))
+    celery = ("-m", "celery", "-A", "pools.agent.app")
     host = () if config.simulated_host is None else ("--overhead", config.simulated_host)
-    return _python(config, f"node.{node}", *celery, *worker, *quiet, *ours, *spool, *host)
+    words = (*celery, *worker, *quiet, *ours, *spool, *host)
+    return _python(config, f"node.{node}", *words, secrets=False, BROKER_URL=broker_url(config))
 
 
 def traffic(config: env.Env, model: str) -> Spec:
@@ -146,13 +155,20 @@ def answers(url: str) -> Callable[[], bool]:
 
 
 def _python(
-    config: env.Env, name: str, *arguments: str, rank: int = 1, stop_timeout_s: float = 8.0, **variables: str
+    config: env.Env,
+    name: str,
+    *arguments: str,
+    rank: int = 1,
+    stop_timeout_s: float = 8.0,
+    secrets: bool = True,
+    **variables: str,
 ) -> Spec:
+    """`secrets`: whether it reads the environment (greenserve.env); to what does not no secret is handed on."""
     own = {"GREENSERVE_VAR": str(config.var_dir), "DJANGO_SETTINGS_MODULE": "greenserve.settings"}
     return Spec(
         name=name,
         argv=(sys.executable, *arguments),
-        env=env.for_child(**own, **variables),
+        env=env.for_child(secrets=secrets, **own, **variables),
         cwd=env.ROOT,
         rank=rank,
         stop_timeout_s=stop_timeout_s,

@@ -38,6 +38,7 @@ def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], N
     """
     lock = preflight.Lock.of(config.var_dir)
     lock.take()
+    preflight.close_to_others(config.var_dir)
     try:
         preflight.write_state(config.var_dir, "starting")
         preflight.check_packages()
@@ -79,6 +80,7 @@ def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], N
 def _start(config: env.Env, supervisor: Supervisor, nodes: SimulatedNodes, report: Callable[[str], None]) -> Plan:
     start_servers(config, supervisor, report)
     report("database: migrating" + (", and loading the demo fleet and its history" if config.demo else ""))
+    env.keep_secret(product_processes.redis_url_file(config), product_processes.redis_url(config))
     if config.worker_token is not None:
         env.keep_secret(product_processes.worker_token_file(config), config.worker_token)
     gateways = [supervisor.start(spec) for spec in product_processes.gateways(config)]

@@ -15,6 +15,7 @@ import uvloop
 
 from pools.registration.worker_hosts import WorkerHosts, from_argument
 
+from . import secret_arguments
 from .gateway_processes import PortShare
 from .http.request import HttpLimits
 from .relay.exchange import Timeouts
@@ -64,7 +65,7 @@ def _config(arguments: list[str] | None) -> Config:
     parser = argparse.ArgumentParser(prog="pools.gateway", description="The OpenAI-compatible gateway.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
-    parser.add_argument("--redis-url", required=True, help="where snapshots come from and records go")
+    secret_arguments.add_redis(parser)
     parser.add_argument("--spool", type=Path, required=True, help="folder for request rows until Redis has them")
     parser.add_argument("--state", type=Path, help="folder for what it learns; without it a restart begins anew")
     parser.add_argument("--web-url", help="of the process that has files and batches; without it there are none")
@@ -90,7 +91,7 @@ def _config(arguments: list[str] | None) -> Config:
     parser.add_argument(
         "--worker-token-file",
         dest="worker_token",
-        type=_secret,
+        type=secret_arguments.from_file,
         help="file with the token that workers register with; without it they cannot",
     )
     parser.add_argument(
@@ -132,16 +133,6 @@ def _share(given: str) -> PortShare:
         return PortShare(int(number), int(of))
     except ValueError:
         raise argparse.ArgumentTypeError(f"write N/OF, like 1/4, not '{given}'") from None
-
-
-def _secret(path: str) -> str:
-    try:
-        found = Path(path).read_text().strip()
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"{path} cannot be read: {error.strerror}") from None
-    if not found:
-        raise argparse.ArgumentTypeError(f"{path} is empty: write a long random token into it")
-    return found
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ import uvloop
 
 from pools.registration.worker_hosts import WorkerHosts, from_argument
 
+from .. import secret_arguments
+
 BROKEN_EXIT = 1
 CANNOT_START_EXIT = 2
 MISSING = "the packages of the extra 'picker' are not installed: pip install 'greenserve[picker]'"
@@ -64,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=9002)
-    parser.add_argument("--redis-url", required=True, help="where snapshots come from and records go")
+    secret_arguments.add_redis(parser)
     parser.add_argument("--spool", type=Path, required=True, help="folder for request rows, of this process alone")
     parser.add_argument("--state", type=Path, help="folder for what it learns; without it a restart begins anew")
     parser.add_argument("--metrics-port", type=int, help="of /metrics, /live and /ready; without it: none")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from greenserve import env
+from telemetry.providers.secrets import VARIABLES
 
 
 def read(tmp_path: Path, **values: str) -> env.Env:
@@ -45,8 +46,6 @@ def test_defaults_are_the_documented_ones_when_nothing_is_set(tmp_path: Path) ->
         ("GREENSERVE_CARBON_HOSTS", "mirror.example,10.0.0.1", "names of hosts"),
         ("GREENSERVE_FEEDS_DIR", "feeds", "the whole path of a folder"),
         ("GREENSERVE_CARBON_HOSTS", "https://mirror.example", "names of hosts"),
-        ("DATABASE_URL", "sqlite:///db", "postgresql://"),
-        ("REDIS_URL", "localhost:6379", "redis://"),
     ],
 )
 def test_one_line_names_variable_and_remedy_when_a_value_is_bad(
@@ -59,6 +58,62 @@ def test_one_line_names_variable_and_remedy_when_a_value_is_bad(
     assert repr(value) in message
     assert remedy in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("DATABASE_URL", "sqlite:///hush", "postgresql://"),
+        ("DATABASE_URL", "postgresql://me:hush%zz@db/name", "%XX"),
+        ("DATABASE_URL", "postgresql://me:hush/5@db/name", "%XX"),
+        ("REDIS_URL", "localhost:hush", "redis://"),
+        ("REDIS_URL", "redis://:hush#1@cache:6379/0", "%XX"),
+    ],
+)
+def test_address_of_a_server_is_not_repeated_when_it_cannot_be_used(
+    tmp_path: Path, name: str, value: str, remedy: str
+) -> None:
+    with pytest.raises(env.BadEnvironment) as caught:
+        read(tmp_path, **{name: value})
+    assert f"{name} cannot be used: " in str(caught.value)
+    assert remedy in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+def test_settings_do_not_show_secrets_when_they_are_printed(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        DATABASE_URL="postgresql://me:hush@db/name",
+        REDIS_URL="redis://:hush@cache/0",
+        GREENSERVE_SECRET_KEY="hush-and-long-enough",
+        GREENSERVE_WORKER_TOKEN="hush-and-long-enough",
+    )
+    assert found.database_url is not None
+    assert "hush" not in repr(found)
+
+
+SECRETS = {
+    *(
+        "DATABASE_URL",
+        "REDIS_URL",
+        "PGPASSWORD",
+        "GREENSERVE_SECRET_KEY",
+        "GREENSERVE_WORKER_TOKEN",
+        "GREENSERVE_TOKEN",
+    ),
+    *("GREENSERVE_OIDC_CLIENT_SECRET", "GREENSERVE_EMAIL_URL", "GREENSERVE_METRICS_TOKEN", "GREENSERVE_SECRETS_FILE"),
+    *("GREENSERVE_ALERT_WEBHOOK_URL", "GREENSERVE_ALERT_WEBHOOK_SECRET", *VARIABLES),
+}
+
+
+def test_secrets_are_handed_on_only_to_who_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, "hush")
+    monkeypatch.setenv("GREENSERVE_WEB_PORT", "9000")
+    assert env.for_child().items() >= dict.fromkeys(SECRETS, "hush").items()
+    without = env.for_child(secrets=False, BROKER_URL="its own")
+    assert {name for name in SECRETS if name in without} == {"GREENSERVE_SECRETS_FILE"}  # where, not what
+    assert (without["GREENSERVE_WEB_PORT"], without["BROKER_URL"]) == ("9000", "its own")
 
 
 def test_keys_of_providers_are_not_seen_when_they_are_read(tmp_path: Path) -> None:

@@ -111,3 +111,22 @@ def test_distribution_that_shares_a_package_is_named(monkeypatch: pytest.MonkeyP
     owners = {"core": ["greenserve", "corelib"], "numpy": ["numpy"]}
     monkeypatch.setattr(metadata, "packages_distributions", lambda: owners)
     assert list(packages.shared()) == [("core", "corelib")]
+
+
+def test_logs_and_spools_are_closed_to_others_also_those_of_earlier_versions(tmp_path: Path) -> None:
+    log, spool = tmp_path / "log", tmp_path / "spool"
+    for folder in (log, spool):
+        folder.mkdir()
+        folder.chmod(0o755)
+    old = log / "web.log"
+    old.touch()
+    old.chmod(0o644)
+    mask = os.umask(0o022)
+    try:
+        preflight.close_to_others(tmp_path)
+        (log / "gateway.log").touch()
+        (tmp_path / "reports").mkdir()
+    finally:
+        os.umask(mask)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes == {"log": 0o750, "spool": 0o700, "web.log": 0o640, "gateway.log": 0o640, "reports": 0o750}

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from greenserve import env
 from greenserve.supervision import product_processes
 
@@ -22,6 +24,28 @@ def test_gateway_gets_where_the_worker_token_is_and_not_what(tmp_path: Path) -> 
 
 def test_gateway_has_no_worker_token_when_none_is_given(tmp_path: Path) -> None:
     assert "--worker-token-file" not in words(tmp_path)
+
+
+def test_no_command_line_has_redis_password_and_only_those_who_need_it_their_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "redis://:hush@cache:6379/0"
+    monkeypatch.setenv("REDIS_URL", url)
+    monkeypatch.setenv("GREENSERVE_SECRET_KEY", "hush")
+    config = env.read({"GREENSERVE_VAR": str(tmp_path), "REDIS_URL": url})
+    agent = product_processes.agent(config, "n1", 9000)
+    apart = [
+        *product_processes.gateways(config),
+        product_processes.picker(config, 9002),
+        product_processes.simulated_node(config, "n1", [("A100-80GB", 1)], 9000, {}),
+    ]
+    rest = [product_processes.web(config), *product_processes.background(config)]
+    for spec in (*apart, *rest, agent):
+        assert not any("hush" in word for word in spec.argv), spec.name
+    assert not any("hush" in value for spec in apart for value in spec.env.values())
+    assert {name for name, value in agent.env.items() if "hush" in value} == {"BROKER_URL"}
+    for spec in apart[:2]:
+        assert spec.argv[spec.argv.index("--redis-url-file") + 1] == str(tmp_path / "redis-url")
 
 
 def test_gateways_share_a_port_and_a_spool_folder_when_there_are_several(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.test import override_settings
+
+from frontend.debug_page import HiddenSettings
+from greenserve.masking import masked
+from greenserve.plain_errors import in_plain_words
+
+URL = "postgresql://me:s%40fe-word@db.example:5432/name"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"no server at {URL}!", "no server at postgresql://me:***@db.example:5432/name!"),
+        ("redis://:s@fe@cache/0", "redis://:***@fe@cache/0"),
+        ("unix:///run/redis.sock?db=1&password=hush", "unix:///run/redis.sock?db=1&password=***"),
+        ("it is at http://10.0.0.1:8000/x for me@example.org", "it is at http://10.0.0.1:8000/x for me@example.org"),
+        ("connection to server at 127.0.0.1 failed", "connection to server at 127.0.0.1 failed"),
+    ],
+)
+def test_addresses_lose_their_passwords_wherever_they_stand(text: str, shown: str) -> None:
+    assert masked(text) == shown
+
+
+def test_a_known_password_is_masked_as_written_and_as_meant() -> None:
+    said = 'invalid percent-encoded token: "s%40fe-word"; password "s@fe-word" of me; query hush'
+    shown = 'invalid percent-encoded token: "***"; password "***" of me; query ***'
+    assert masked(said, URL, None, "unix:///run/redis.sock?password=hush") == shown
+
+
+def test_commands_say_and_keep_errors_without_passwords(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GREENSERVE_VAR", str(tmp_path))
+    monkeypatch.setenv("DATABASE_URL", URL)
+    monkeypatch.setattr(sys, "argv", ["greenserve", "apply", "--at", "http://ada:hush@web/"])
+    with pytest.raises(SystemExit), in_plain_words("greenserve"):
+        raise ValueError(f"cannot reach {URL} with s@fe-word")
+    log = tmp_path / "log" / "errors.log"
+    for text in (capsys.readouterr().err, log.read_text()):
+        assert "postgresql://me:***@db.example" in text
+        assert not any(word in text for word in ("fe-word", "hush"))
+    assert stat.S_IMODE(log.stat().st_mode) & 0o027 == 0
+    assert stat.S_IMODE(log.parent.stat().st_mode) & 0o027 == 0
+
+
+def test_debug_page_hides_where_redis_is() -> None:
+    with override_settings(REDIS_URL="redis://:hush@cache/0", CELERY_BROKER_URL="redis://:hush@cache/0"):
+        shown = HiddenSettings().get_safe_settings()
+    assert "hush" not in str(shown["REDIS_URL"]) + str(shown["CELERY_BROKER_URL"])
+    assert shown["LANGUAGE_CODE"] == "en"
+    assert settings.DEFAULT_EXCEPTION_REPORTER_FILTER == "frontend.debug_page.HiddenSettings"
