@@ -93,14 +93,11 @@ def close_to_others(var_dir: Path) -> None:
     """Makes what this process and its children write readable for the owner and their group at most, and so what
     earlier versions wrote. What gateways and agents keep of requests until it is stored is the owner's alone."""
     os.umask(0o027)
-    log = var_dir / "log"
-    log.mkdir(parents=True, exist_ok=True)
-    spools = [var_dir / name for name in ("spool", "learned") if (var_dir / name).is_dir()]
-    for path, mode in [
-        (log, 0o750),
-        *((path, 0o640) for path in log.glob("*.log*")),
-        *((path, 0o700) for path in spools),
-    ]:
+    log, spools = var_dir / "log", [var_dir / "spool", var_dir / "learned"]
+    for folder in (log, *spools):
+        folder.mkdir(parents=True, exist_ok=True)
+    modes = {log: 0o750, **dict.fromkeys(log.glob("*.log*"), 0o640), **dict.fromkeys(spools, 0o700)}
+    for path, mode in modes.items():
         with contextlib.suppress(PermissionError):  # another account's, as of a start as root: it is theirs to close
             path.chmod(mode)
 
