@@ -14,7 +14,7 @@ PREFIX = "GREENSERVE_OIDC_"
 
 @dataclass(frozen=True, slots=True)
 class OidcProvider:
-    """`url`: the issuer, under which `.well-known/openid-configuration` lies. `roles`: by group."""
+    """`url`: the issuer, under which `.well-known/openid-configuration` lies. `roles`: by group; `*` is everybody."""
 
     url: str
     client_id: str

@@ -59,6 +59,7 @@ MIDDLEWARE = [
     "django_htmx.middleware.HtmxMiddleware",
     "frontend.reader_choices.TimeZoneMiddleware",
     "frontend.people.sign_in.PasswordMiddleware",
+    "frontend.people.sign_in.RoleMiddleware",
     "pools.engine_knowledge.EngineKnowledgeMiddleware",
     "allauth.account.middleware.AccountMiddleware",
 ]

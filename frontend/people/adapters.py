@@ -24,6 +24,8 @@ from pools.models import Membership
 
 from . import sign_in, sign_in_limits
 
+EVERYBODY = "*"  # in the place of a group, in GREENSERVE_OIDC_GROUPS
+
 
 class AccountAdapter(DefaultAccountAdapter):
     def is_open_for_signup(self, request: HttpRequest) -> bool:
@@ -85,7 +87,7 @@ class SocialAdapter(DefaultSocialAccountAdapter):
 
     def save_user(self, request: HttpRequest, sociallogin: SocialLogin, form: Any = None) -> User:
         user: User = super().save_user(request, sociallogin, form)
-        Membership.objects.create(user=user, role=Membership.Role.VIEWER)
+        Membership.objects.create(user=user, role=Membership.Role.NONE)
         audit.record(audit.Actor(channel="system"), "create", user, None, people.shown(user))
         self._take_role(sociallogin)
         return user
@@ -99,7 +101,7 @@ class SocialAdapter(DefaultSocialAccountAdapter):
         raise ImmediateHttpResponse(redirect("login"))
 
     def _take_role(self, sociallogin: SocialLogin) -> None:
-        """Where groups are mapped to roles, what the provider says now is the role; in none of them: viewer."""
+        """Where groups are mapped to roles, what the provider says now is the role; in none of them there is none."""
         provider = settings.ENV.oidc
         if provider is None or not provider.roles:
             return
@@ -115,11 +117,11 @@ class SocialAdapter(DefaultSocialAccountAdapter):
 
 
 def role_of(provider: Any, claims: dict[str, Any]) -> str:
-    """Returns the highest role that one of the person's groups is mapped to."""
-    groups: set[str] = set()
+    """Returns the highest role that one of the person's groups is mapped to; none where no group is."""
+    groups = {EVERYBODY}
     for part in (claims, claims.get("userinfo") or {}, claims.get("id_token") or {}):
         value = part.get(provider.groups_claim) or ()
         groups |= {value} if isinstance(value, str) else {str(group) for group in value}
     found = {role for group, role in provider.roles.items() if group in groups}
     ladder = list(Membership.Role.values)  # the last is the most
-    return max(found, key=ladder.index, default=ladder[0])
+    return max(found, key=ladder.index, default=str(Membership.Role.NONE))

@@ -15,6 +15,7 @@ from pools.models import Membership, Site, Tenant
 
 LIFETIMES = (("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("365", "1 year"), ("", "no end"))
 ROLE_WORDS = {
+    "none": "None: may sign in, and sees nothing",
     "viewer": "Viewer: sees everything of their sites",
     "operator": "Operator: and changes what serves, and how",
     "finance": "Finance: sees, makes and signs reports, sets prices and factors",

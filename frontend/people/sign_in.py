@@ -18,12 +18,12 @@ from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.models import User
 from django.contrib.auth.views import LoginView, LogoutView
-from django.core.exceptions import ValidationError
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.views.decorators.cache import never_cache
 
-from pools.access import audit
+from pools.access import audit, rights
 from pools.models import Membership
 
 from . import sign_in_limits
@@ -151,3 +151,23 @@ def _known(name: str) -> str:
 
 def must_change(user: User) -> bool:
     return Membership.objects.filter(user_id=user.pk, must_change_password=True).exists()
+
+
+class RoleMiddleware:
+    """Who has no role yet sees their own account and nothing else."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_view(self, request: HttpRequest, view: object, args: object, kwargs: object) -> HttpResponse | None:
+        match = request.resolver_match
+        free = not getattr(view, "login_required", True) or (match is not None and match.url_name in FREE)
+        if free or not request.user.is_authenticated or rights.has(request.user, rights.Right.VIEW):
+            return None
+        words = "You are signed in, and have no role in GreenServe yet. Ask an administrator of GreenServe for one."
+        if match is not None and match.route.startswith(("api/", "v1/")):
+            return HttpResponse(f"{words}\n", status=403)
+        raise PermissionDenied(words)

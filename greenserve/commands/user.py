@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pools.models import Site
 
 P = ParamSpec("P")
-ROLES = ("viewer", "operator", "finance", "administrator")
+ROLES = ("none", "viewer", "operator", "finance", "administrator")
 RIGHTS = ("view", "operate", "finance", "administer")
 
 

@@ -32,6 +32,7 @@ class Right(StrEnum):
 
 
 RIGHTS: Mapping[str, frozenset[Right]] = {
+    Role.NONE: frozenset(),  # may sign in; an administrator or the identity provider gives a role
     Role.VIEWER: frozenset({Right.VIEW}),
     Role.OPERATOR: frozenset({Right.VIEW, Right.OPERATE}),
     Role.FINANCE: frozenset({Right.VIEW, Right.FINANCE}),

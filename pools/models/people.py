@@ -11,9 +11,12 @@ from .fleet import Site
 
 
 class Membership(models.Model):
-    """A person's role, and the sites that it is for. A person without one may look and no more."""
+    """A person's role, and the sites that it is for. A person without a membership may look and no more."""
 
     class Role(models.TextChoices):
+        """From the least to the most."""
+
+        NONE = "none", "No role"
         VIEWER = "viewer", "Viewer"
         OPERATOR = "operator", "Operator"
         FINANCE = "finance", "Finance"

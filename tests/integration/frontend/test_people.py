@@ -279,7 +279,7 @@ def test_two_step_sign_in_goes_round_with_code_and_recovery_code(client, one_cod
     assert sign_in(Client(), PASSWORD).url == "/"
 
 
-def test_oidc_makes_a_viewer_and_groups_are_roles(settings, client):
+def test_role_follows_the_groups_at_each_oidc_sign_in_and_is_none_without_one(settings, client):
     person("administrator", "ada")
     with FakeOidc(subject="s-1", username="ada", groups=["ops", "other"]) as provider:
         settings.ENV = replace(settings.ENV, oidc=provider.settings({"ops": "operator"}))
@@ -290,15 +290,42 @@ def test_oidc_makes_a_viewer_and_groups_are_roles(settings, client):
         user = get_user_model().objects.get(pk=client.session["_auth_user_id"])
         assert user.username != "ada"  # a name alone is nobody's account
         assert people.role_of(user) == "operator"
-        provider.groups = []
+        assert client.get("/decisions/").status_code == 200
+        _, secret = people.new_token(SYSTEM, user, "ci", ["operate"])
+        provider.groups = ["other"]
         again = Client()
         provider.follow(again, reverse("openid_connect_login", args=["sso"]))
         assert again.session["_auth_user_id"] == str(user.pk)
+        assert people.role_of(user) == "none"
+        with pytest.raises(AuthenticationFailed):
+            authenticated(secret)
+        page = client.get("/decisions/")
+        assert (page.status_code, "have no role in GreenServe yet" in page.content.decode()) == (403, True)
+        settings.ENV = replace(settings.ENV, oidc=provider.settings({"ops": "operator", "*": "viewer"}))
+        provider.follow(client, reverse("openid_connect_login", args=["sso"]))
         assert people.role_of(user) == "viewer"
     refused = client_of(person("viewer", "vic")).get(reverse("openid_connect_login", args=["other"]))
     assert refused.status_code == 404
     silent = Client().get(reverse("openid_connect_login", args=["sso"]), follow=True)  # the provider is gone
     assert "does not answer as it should" in silent.content.decode()
+
+
+def test_who_has_no_role_sees_their_account_and_nothing_else(settings):
+    with FakeOidc(subject="s-2", username="eve", groups=["ops"]) as provider:
+        settings.ENV = replace(settings.ENV, oidc=provider.settings({}))
+        settings.SOCIALACCOUNT_PROVIDERS = provider.allauth()
+        client = Client()
+        provider.follow(client, reverse("openid_connect_login", args=["sso"]))
+    open_to_her = set()
+    for name, path in pages().items():
+        answer = client.get(path)
+        if answer.status_code not in (403, 404) and name not in PUBLIC:
+            open_to_her.add(name)
+    assert open_to_her == {"account", "account-password", "logout", "time-zone"}
+    assert client.get("/api/v1/sites/").status_code == client.get("/api/v1/schema/").status_code == 403
+    user = get_user_model().objects.get(pk=client.session["_auth_user_id"])
+    people.set_role(SYSTEM, user, "viewer")
+    assert client.get("/decisions/").status_code == 200
 
 
 # -- keys and tokens -------------------------------------------------------------------------------
