@@ -65,6 +65,8 @@ class Env:
     metrics_token: Secret | None = None  # None: metrics are for this machine alone
     metrics_host: str = "127.0.0.1"  # where agents listen for Prometheus
     otlp_url: str | None = None  # None: no traces
+    session_hours: float = 12.0  # how long a sign-in lasts at most
+    session_idle_minutes: float = 60.0  # and without its person doing anything
     organisation: str = "GreenServe"  # who issues reports
     api_url: str | None = None  # of the dashboard whose REST API commands use; None: this machine's
     api_token: Secret | None = None  # a person's access token for it
@@ -150,6 +152,10 @@ def read(source: Mapping[str, str] | None = None) -> Env:
             values, "GREENSERVE_METRICS_TOKEN", _secret, f"give at least {LEAST_TOKEN} letters and digits"
         ),
         metrics_host=get("GREENSERVE_METRICS_HOST", "127.0.0.1", str, "give an address to listen on"),
+        session_hours=get("GREENSERVE_SESSION_HOURS", 12.0, _number(0.25, 8760), "give hours between 0.25 and 8760"),
+        session_idle_minutes=get(
+            "GREENSERVE_SESSION_IDLE_MINUTES", 60.0, _number(1, 525_600), "give minutes between 1 and 525600"
+        ),
         organisation=get("GREENSERVE_ORGANISATION", "GreenServe", _line(100), "give a name of at most 100 letters"),
         api_url=get("GREENSERVE_URL", None, _url("http://", "https://"), "write https://host of the dashboard"),
         api_token=_hidden(values, "GREENSERVE_TOKEN", _secret, "give a person's access token, whole"),

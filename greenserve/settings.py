@@ -52,6 +52,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "frontend.people.session_limits.SessionMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
@@ -148,6 +149,8 @@ if ENV.oidc is not None:
         ],
     }
 GREENSERVE_PROXIES = ENV.proxies
+GREENSERVE_SESSION_S, GREENSERVE_SESSION_IDLE_S = ENV.session_hours * 3600, ENV.session_idle_minutes * 60
+SESSION_COOKIE_AGE = round(GREENSERVE_SESSION_S)
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 X_FRAME_OPTIONS = "DENY"

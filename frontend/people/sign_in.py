@@ -26,7 +26,7 @@ from django.views.decorators.cache import never_cache
 from pools.access import audit, rights
 from pools.models import Membership
 
-from . import sign_in_limits
+from . import session_limits, sign_in_limits
 
 MUST_CHANGE = "must_change_password"  # in the session
 FREE = {"account", "account-password", "login", "logout", "time-zone"}  # for who must change the password first
@@ -67,7 +67,9 @@ class SignInView(LoginView):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         oidc = settings.ENV.oidc
-        return super().get_context_data(**kwargs) | {"oidc": oidc.name if oidc else None, "oidc_id": PROVIDER}
+        ended = self.request.session.get(session_limits.ENDED)
+        more = {"oidc": oidc.name if oidc else None, "oidc_id": PROVIDER, "ended": ended}
+        return super().get_context_data(**kwargs) | more
 
 
 class CodeView(AuthenticateView):
