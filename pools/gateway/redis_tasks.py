@@ -1,6 +1,7 @@
 """The background tasks that talk to Redis: the snapshot in, the rows and a heartbeat out. None is on a request's path.
 
-Redis may go away at any time: the last snapshot stays in force, rows wait on disk, and each task tries again.
+Redis may go away at any time: the last snapshot stays in force, rows wait on disk, and each task tries again. While the
+disk takes none they wait in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from redis.exceptions import RedisError
 
 from pools import wire
 
-from .accounts.request_journal import Shipper, StreamFull
+from .accounts.request_shipper import Shipper, StreamFull
 from .fleet.snapshot_reader import SnapshotReader
 from .fleet.view import FleetView
 from .fleet.workers import Workers
@@ -114,10 +115,12 @@ class RedisLink:
         if not await added:
             raise StreamFull("the stream is full: its ingester is behind, or away")
 
-    async def beat(self, process: str, detail: str, open_requests: wire.OpenRequests) -> int:
+    async def beat(
+        self, process: str, detail: str, open_requests: wire.OpenRequests, disk: wire.DiskState | None = None
+    ) -> int:
         """Leaves a sign of life, and which requests are open. Returns how many gateways have done so recently."""
         now_s = time.time()
-        heartbeat = wire.Heartbeat(process, now_s, HEARTBEAT_PERIOD_S, detail)
+        heartbeat = wire.Heartbeat(process, now_s, HEARTBEAT_PERIOD_S, detail, disk)
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.set(wire.alive_key(process), wire.encode(heartbeat), ex=wire.HEARTBEAT_TTL_S)
             pipe.set(wire.open_requests_key(process), wire.encode(open_requests), ex=wire.OPEN_REQUESTS_TTL_S)
@@ -263,12 +266,17 @@ async def keep_asking(link: RedisLink, process: str, asks: asyncio.Queue[Pending
 
 
 async def keep_beating(
-    link: RedisLink, process: str, view: FleetView, open_requests: Callable[[], wire.OpenRequests]
+    link: RedisLink,
+    process: str,
+    view: FleetView,
+    open_requests: Callable[[], wire.OpenRequests],
+    disk_state: Callable[[], wire.DiskState],
 ) -> None:
     beat = Repeated("the heartbeat", HEARTBEAT_PERIOD_S)
     while True:
         try:
-            view.gateways = max(1, await link.beat(process, f"{view.ready_instances} instances ready", open_requests()))
+            detail = f"{view.ready_instances} instances ready"
+            view.gateways = max(1, await link.beat(process, detail, open_requests(), disk_state()))
             beat.worked()
         except (RedisError, OSError) as error:
             beat.failed(error)

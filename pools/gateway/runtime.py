@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from redis.exceptions import RedisError
-
 from core.predictors.boosted_lengths import BoostedLengthPredictor
 from pools.registration.worker_hosts import WorkerHosts
 
 from . import redis_tasks
 from .accounts.gateway_metrics import Labels, Metrics
-from .accounts.request_journal import Journal, Shipper
+from .accounts.request_journal import Journal
+from .accounts.request_shipper import Shipper
 from .classify.classifier import Classifier
 from .classify.learned import Learned
 from .classify.length_trainer import LengthTrainer
@@ -108,10 +107,15 @@ class GatewayRuntime:
             "instances_ready": ("Instances that take requests.", self.fleet.ready_instances),
             "snapshot_age_seconds": ("Since the fleet snapshot was confirmed.", age_s),
             "journal_backlog_bytes": ("Request rows that wait on disk to be shipped.", backlog),
+            "journal_failing": ("1 while the disk takes no request rows.", float(bool(self.journal.fault))),
+            "journal_held_rows": ("Request rows in memory alone, as the disk takes none.", len(self.journal.held)),
         }
         shipped = 0 if self._shipper is None else self._shipper.shipped_rows
         counters: dict[str, tuple[str, float]] = {
-            "journal_lost_rows_total": ("Request rows that could not be written to disk.", self.journal.lost_rows),
+            "journal_lost_rows_total": (
+                "Request rows for which neither disk nor memory had room.",
+                self.journal.lost_rows,
+            ),
             "journal_shipped_rows_total": ("Request rows confirmed by Redis.", shipped),
         }
         return self.metrics.text(gauges, counters, self.classifier.counts.families(), everywhere)
@@ -142,7 +146,8 @@ class GatewayRuntime:
         asks: asyncio.Queue[PendingClockRequest] = asyncio.Queue()
         self.clocks.send = asks.put_nowait
         self.begin(redis_tasks.keep_asking(link, config.name, asks), "clock requests")
-        self.begin(redis_tasks.keep_beating(link, config.name, self.fleet, self.intake.open_requests), "heartbeat")
+        beating = (link, config.name, self.fleet, self.intake.open_requests, self.journal.disk_state)
+        self.begin(redis_tasks.keep_beating(*beating), "heartbeat")
 
     def begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Begins a task that goes on until `stop`."""
@@ -160,8 +165,8 @@ class GatewayRuntime:
         self.clocks.renew(now_s)
         self.tokenizers.keep({service.name: service.tokenizer for service in self.fleet.services.values()})
 
-    async def stop(self) -> None:
-        """Once no request is left: ends the tasks, ships what can be shipped."""
+    async def stop(self, until_s: float = 0.0) -> None:
+        """Once no request is left: ends the tasks, and ships what can be shipped. `until_s`: see Shipper.finish."""
         left = set(self._tasks)
         while left:  # one whose connection breaks while it is cancelled takes that for its fault, and goes on
             for task in left:
@@ -170,10 +175,7 @@ class GatewayRuntime:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.workers.close()
         if self._shipper is not None:
-            try:
-                await self._shipper.ship()
-            except (RedisError, OSError) as error:
-                log.warning("request rows stay on disk for the next one of this name: %s", error)
+            await self._shipper.finish(until_s)
         if self.learned is not None:
             await self.learned.save()
         if self._link is not None:

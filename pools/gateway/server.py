@@ -124,6 +124,7 @@ class GatewayServer:
         if gateway.draining:
             return
         gateway.draining = True
+        until_s = time.monotonic() + self._config.grace_s
         if self._server is not None:
             self._server.close()
         for connection in list(gateway.connections):
@@ -137,7 +138,7 @@ class GatewayServer:
             await gateway.workers.close()
         if gateway.other_gateways is not None:
             await gateway.other_gateways.close()
-        await self.runtime.stop()
+        await self.runtime.stop(until_s)
         gateway.splitter.close()
         gateway.pool.close()
         for connection in list(gateway.connections):

@@ -59,6 +59,7 @@ from pools.wire.open_requests import (
     OpenRequests,
 )
 from pools.wire.process_table import (
+    DiskState,
     Heartbeat,
     ProcessRow,
     ProcessTable,
@@ -164,6 +165,7 @@ __all__ = [
     "ClockRequest",
     "DesiredInstance",
     "DesiredNode",
+    "DiskState",
     "Fleet",
     "FleetClass",
     "FleetIndex",

@@ -24,6 +24,19 @@ class ProcessTable(Message, frozen=True):
     processes: list[ProcessRow]
 
 
+class DiskState(Message, frozen=True):
+    """Whether a process can write what it must not lose: a gateway's request records, an agent's batches of samples.
+
+    `fault`: why the disk takes nothing; empty: it does. `held`: records or batches in memory alone. `lost` since its
+    start, the last at `lost_at_s` (Unix).
+    """
+
+    fault: str = ""
+    held: int = 0
+    lost: int = 0
+    lost_at_s: float | None = None
+
+
 class Heartbeat(Message, frozen=True):
     """A sign of life of a process's own loop. It is late after `period_s` x 3."""
 
@@ -31,3 +44,4 @@ class Heartbeat(Message, frozen=True):
     at_s: float
     period_s: float
     detail: str = ""
+    disk: DiskState | None = None  # None: it writes nothing that must not be lost

@@ -100,9 +100,10 @@ class PickerServer:
         """Once: takes no new streams, lets those that run end within the grace time, ships what can be shipped."""
         if not self._draining:
             self._draining = True
+            until_s = time.monotonic() + self._config.grace_s
             await self._grpc.stop(self._config.grace_s)
             self.status_page.close()
-            await self.runtime.stop()
+            await self.runtime.stop(until_s)
 
     async def _process(self, stream: Any, context: Any) -> None:
         async def receive() -> pb.ProcessingRequest | None:

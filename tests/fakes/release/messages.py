@@ -49,7 +49,9 @@ def every() -> dict[str, wire.Message]:
                 )
             ],
         ),
-        wire.alive_key("ingester"): wire.Heartbeat("ingester", NOW_S, 2.0, "3 batches"),
+        wire.alive_key("ingester"): wire.Heartbeat(
+            *("ingester", NOW_S, 2.0, "3 batches"), wire.DiskState("No space left on device", 72, 3, NOW_S)
+        ),
         wire.simulation_key("7"): wire.SimulationUpdate(3_600.0, 1.0, {"energy_j": 1.5e6, "iterations": 10}, ""),
     }
 

@@ -15,7 +15,8 @@ from django.conf import settings
 from pools import wire
 from pools.agent import redis_link as agent_link
 from pools.gateway import redis_tasks
-from pools.gateway.accounts.request_journal import Journal, Shipper, StreamFull
+from pools.gateway.accounts.request_journal import Journal
+from pools.gateway.accounts.request_shipper import Shipper, StreamFull
 from pools.gateway.redis_tasks import RedisLink, keep_shipping
 
 MOST = 3

@@ -12,6 +12,7 @@ import struct
 import aiohttp
 import pytest
 
+from pools import wire
 from pools.gateway import runtime
 from pools.gateway.http.request import HttpLimits
 from pools.gateway.http.upstream import Address
@@ -302,14 +303,22 @@ async def test_record_is_on_disk_when_the_client_sees_the_end(bench: Bench) -> N
             await response.read()
 
 
-async def test_row_is_counted_lost_and_the_request_served_when_the_disk_fails(bench: Bench) -> None:
+async def test_every_request_is_served_and_its_row_held_when_the_disk_is_full(bench: Bench) -> None:
+    journal = bench.server.journal
     full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, bench.server.journal._fd)
+    assert journal._fd is not None
+    os.dup2(full, journal._fd)
     os.close(full)
-    async with bench.post(completion()) as response:
-        assert response.status == 200
-        await response.read()
-    assert bench.server.journal.lost_rows == 1
+    for _ in range(20):
+        async with bench.post(completion()) as response:
+            assert response.status == 200
+            await response.read()
+    assert journal.disk_state() == wire.DiskState("No space left on device", held=20)
+    async with bench.http.get(bench.url + "/metrics") as response:
+        page = await response.text()
+    assert "greenserve_gateway_journal_failing 1.0" in page
+    assert "greenserve_gateway_journal_held_rows 20" in page
+    assert "greenserve_gateway_journal_lost_rows_total 0" in page
 
 
 async def test_nothing_breaks_inside_when_many_clients_reset_midway(

@@ -18,6 +18,7 @@ RECORDED: list[dict[str, Any]] = [
     for record in json.loads(file.read_text())
 ]
 NOT_YET_RELEASED = {
+    "DiskState",
     "FleetIndex",
     "HostSampleRow",
     "MeasuredEngine",

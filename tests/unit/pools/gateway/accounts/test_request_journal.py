@@ -10,7 +10,9 @@ import pytest
 
 from pools import wire
 from pools.gateway.accounts import request_journal as module
-from pools.gateway.accounts.request_journal import Journal, Shipper, StreamFull, batches
+from pools.gateway.accounts import request_shipper
+from pools.gateway.accounts.request_journal import Journal
+from pools.gateway.accounts.request_shipper import Shipper, StreamFull, batches
 
 
 class FakeStream:
@@ -81,7 +83,7 @@ async def test_nothing_is_lost_or_piled_up_when_the_stream_is_away(tmp_path: Pat
 @pytest.fixture
 def five_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
     """A journal whose batches have two rows."""
-    monkeypatch.setattr(module, "BATCH_ROWS", 2)
+    monkeypatch.setattr(request_shipper, "BATCH_ROWS", 2)
     journal = Journal(tmp_path, "gw", "boot")
     journal.append(*map(row, range(5)))
     return journal
@@ -145,7 +147,7 @@ async def test_file_is_closed_when_full_though_the_stream_is_away(
     tmp_path: Path, stream: FakeStream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "ROTATE_BYTES", 1000)
-    monkeypatch.setattr(module, "WARN_BACKLOG_BYTES", 2000)
+    monkeypatch.setattr(request_shipper, "WARN_BACKLOG_BYTES", 2000)
     journal = Journal(tmp_path, "gw", "boot")
     shipper = Shipper(journal, stream)
     stream.away = True
@@ -160,42 +162,6 @@ async def test_file_is_closed_when_full_though_the_stream_is_away(
     await shipper.ship()
     await shipper.ship()
     assert sorted(stream.ids()) == sorted(f"id-{n}" for n in range(20))
-
-
-def test_whole_rows_are_kept_and_the_others_counted_when_a_write_is_torn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    journal = Journal(tmp_path, "gw", "boot")
-    write = os.write
-    monkeypatch.setattr(module.os, "write", lambda fd, data: write(fd, data[: len(data) // 2 + 20]))
-    journal.append(row(1), row(2), row(3))
-    monkeypatch.undo()
-    assert journal.lost_rows == 2
-    assert [record.getMessage().split()[1] for record in caplog.records] == ["id-2", "id-3"]
-    journal.append(row(4), row(5))
-    (path,) = tmp_path.iterdir()
-    (batch,) = batches(path)
-    assert [r.request_id for r in batch.rows] == ["id-1", "id-4", "id-5"]
-    assert journal.lost_rows == 2
-
-
-def test_all_rows_are_counted_as_lost_when_nothing_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    journal = Journal(tmp_path, "gw", "boot")
-
-    def full(fd: int, data: bytes) -> int:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(module.os, "write", full)
-    journal.append(row(1), row(2))
-    assert journal.lost_rows == 2
-    assert len(caplog.records) == 2
-    monkeypatch.undo()
-    journal.append(row(3))
-    journal.append()
-    (path,) = tmp_path.iterdir()
-    assert path.read_bytes().count(b"\n") == 1
 
 
 async def test_what_a_killed_gateway_left_is_shipped_once_when_several_share_a_folder(tmp_path: Path) -> None:
@@ -222,14 +188,14 @@ async def test_file_that_another_gateway_ships_is_let_be(tmp_path: Path, stream:
     other = Journal(tmp_path, "gw.2", "boot")
     shipper = Shipper(other, stream)
     (waiting,) = other.closed_files()
-    with module._claim(waiting) as mine:
+    with module.claim(waiting) as mine:
         assert mine
         assert not other.closed_files()
         await shipper.ship()
     assert not stream.taken
     await shipper.ship()
     assert stream.ids() == ["id-0"]
-    with module._claim(waiting) as mine:
+    with module.claim(waiting) as mine:
         assert not mine, "it is gone"
     other.close()
     left.close()
