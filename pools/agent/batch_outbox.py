@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from itertools import islice
 
-from pools.wire import AgentBatch, ClockDecision, GpuSampleRow, GpuSamples, HostSampleRow, InstanceSampleRow
+from pools.wire import AgentBatch, ClockDecision, DiskState, GpuSampleRow, GpuSamples, HostSampleRow, InstanceSampleRow
 
 from .batch_spool import BatchSpool
 
@@ -20,7 +20,9 @@ class Outbox:
     """Give out with `pending`, and forget with `confirm` what has arrived, from the oldest on.
 
     What arrived without a confirmation is sent again: the ingester knows a batch by (agent, boot, seq). With a spool
-    what waits for long is on disk, and in memory what came after it.
+    what waits for long is on disk, and in memory what came after it. While the disk takes nothing, all of it is in
+    memory and goes from there; beyond the bound the oldest is dropped. The counters go on: the next sample that arrives
+    has the energy of those that were dropped, and the ledger enters it as unattributed.
     """
 
     def __init__(self, agent: str, boot: str, limit: int = LIMIT, spool: BatchSpool | None = None) -> None:
@@ -31,7 +33,9 @@ class Outbox:
         self._batches: deque[AgentBatch] = deque()
         self._dropped = 0
         self._spool = spool
-        self._spills = True
+        self._fault = ""  # why the spool takes nothing
+        self._told = 0  # of `dropped`, at the last look
+        self._dropped_at_s: float | None = None
 
     def add(
         self,
@@ -53,6 +57,8 @@ class Outbox:
         if len(self._batches) > self._limit:
             self._batches.popleft()
             self._dropped += 1
+        if self.dropped > self._told:
+            self._told, self._dropped_at_s = self.dropped, now_s
 
     @property
     def waiting(self) -> int:
@@ -63,6 +69,9 @@ class Outbox:
     def dropped(self) -> int:
         """Batches lost for good; their numbers are missing in the stream."""
         return self._dropped + (0 if self._spool is None else self._spool.dropped)
+
+    def disk_state(self) -> DiskState:
+        return DiskState(self._fault, len(self._batches) if self._fault else 0, self.dropped, self._dropped_at_s)
 
     @property
     def _spooled(self) -> int:
@@ -79,6 +88,8 @@ class Outbox:
         else:
             for _ in range(batches):
                 self._batches.popleft()
+            if not self._batches:
+                self._fault = ""  # nothing is in memory alone
 
     def spill(self) -> None:
         """Moves what is in memory to the spool, if there is one that takes it."""
@@ -87,9 +98,9 @@ class Outbox:
         try:
             self._spool.put(self._batches)
         except OSError as error:
-            if self._spills:
+            if not self._fault:
                 log.error("samples that wait stay in memory, as they cannot be written to disk: %s", error)
-            self._spills = False
+            self._fault = error.strerror or str(error)
         else:
             self._batches.clear()
-            self._spills = True
+            self._fault = ""

@@ -6,10 +6,12 @@ the next one: perhaps some of it again, which the ingester knows by (agent, boot
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +23,7 @@ from pools.wire import AgentBatch
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 1 << 30
+DISK_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}  # other errors at the start are an operator's
 _BATCHES = msgspec.msgpack.Decoder(list[AgentBatch])
 
 
@@ -36,8 +39,13 @@ class BatchSpool:
     """The spool of one agent. `put` and `pending` block for the disk."""
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
-        """Makes the folder, and takes up what is in it. Raises OSError when it cannot be written to."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Makes the folder, and takes up what is in it. Raises OSError when it cannot be written to, unless the disk is
+        full or broken."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if error.errno not in DISK_FAULTS:
+                raise
         self._folder = folder
         self._most_bytes = most_bytes
         self._files = deque(
@@ -58,12 +66,18 @@ class BatchSpool:
         return len(self._first) or self._files[0].batches
 
     def put(self, batches: Sequence[AgentBatch]) -> None:
-        """Writes a file; beyond the bound the oldest goes. Raises OSError: then none is written."""
+        """Writes a file; beyond the bound the oldest goes. Raises OSError: then none is written, and nothing half."""
         data = msgspec.msgpack.encode(list(batches))
         path = self._folder / f"{time.time_ns():020d}.{len(batches)}.mp"
         draft = self._folder / "draft"
-        draft.write_bytes(data)
-        draft.rename(path)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            draft.write_bytes(data)
+            draft.rename(path)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
         self._files.append(_File(path, len(batches), len(data)))
         while len(self._files) > 1 and sum(file.size for file in self._files) > self._most_bytes:
             self._drop_first()
@@ -85,9 +99,17 @@ class BatchSpool:
         for _ in range(batches):
             self._first.popleft()
         if batches and not self._first:
-            self._files.popleft().path.unlink(missing_ok=True)
+            self._delete_first()
 
     def _drop_first(self) -> None:
         self.dropped += self._waiting_in_first
         self._first.clear()
-        self._files.popleft().path.unlink(missing_ok=True)
+        self._delete_first()
+
+    def _delete_first(self) -> None:
+        """A file that cannot be deleted now is sent again by the next agent, which does no harm."""
+        path = self._files.popleft().path
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            log.error("%s is done with and cannot be deleted: %s", path, error.strerror)

@@ -283,7 +283,8 @@ class AgentLoop:
         if not reachable:  # one time-out a tick is enough
             return state
         batches = self._outbox.pending(_BATCHES_A_TICK if self._room else 1)
-        heartbeat = Heartbeat(node_queue(self._node), view.now_s, self._period_s, detail=_detail(state))
+        disk = self._outbox.disk_state()
+        heartbeat = Heartbeat(node_queue(self._node), view.now_s, self._period_s, _detail(state), disk)
         try:
             accepted = self._link.send(state, heartbeat, batches)
         except LinkError as error:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from pools.agent.batch_outbox import LIMIT, SPILL, Outbox
 from pools.agent.batch_spool import BatchSpool
-from pools.wire import AgentBatch, ClockDecision
+from pools.wire import AgentBatch, ClockDecision, DiskState
 from tests.fakes.release.messages import every
 
 
@@ -118,13 +121,69 @@ def test_batches_of_an_agent_that_ended_go_before_its_successors(tmp_path: Path)
     assert [boot for boot, _ in drained(successor, 50)] == ["boot-1"] * (SPILL + 3) + ["boot-2"] * 2
 
 
-def test_batches_stay_in_memory_when_the_disk_takes_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    outbox = Outbox("n1", "boot", spool=BatchSpool(tmp_path / "spool"))
-    (tmp_path / "spool").rmdir()
-    add(outbox, LIMIT + 7)
-    assert (outbox.waiting, outbox.dropped) == (LIMIT, 7)
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Files are made and take half of what is written to them, until the patch is undone."""
+
+    def write_half(path: Path, data: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", write_half)
+        yield patch
+
+
+def test_batches_stay_in_memory_when_the_disk_takes_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, full_disk: pytest.MonkeyPatch
+) -> None:
+    outbox = Outbox("n1", "boot", spool=BatchSpool(tmp_path))
+    add(outbox, SPILL - 1)
+    assert outbox.disk_state() == DiskState(), "as ever: they have not waited for long"
+    add(outbox, LIMIT + 7 - outbox.waiting)
+    assert outbox.disk_state() == DiskState("No space left on device", LIMIT, lost=7, lost_at_s=1.0)
     assert len(caplog.records) == 1, "said once"
-    (tmp_path / "spool").mkdir()
+    assert not list(tmp_path.iterdir()), "nothing half"
+    full_disk.undo()
     add(outbox, 1)
-    assert len(list((tmp_path / "spool").iterdir())) == 1
+    assert len(list(tmp_path.iterdir())) == 1
+    assert outbox.disk_state() == DiskState(lost=7, lost_at_s=1.0)
     assert drained(outbox, 50) == [("boot", seq) for seq in range(8, LIMIT + 9)]
+
+
+def test_nothing_is_in_memory_alone_any_more_when_all_has_been_sent_from_there(
+    tmp_path: Path, full_disk: pytest.MonkeyPatch
+) -> None:
+    outbox = Outbox("n1", "boot", spool=BatchSpool(tmp_path))
+    add(outbox, SPILL + 1)
+    assert outbox.disk_state() == DiskState("No space left on device", SPILL + 1)
+    assert drained(outbox, 50) == [("boot", seq) for seq in range(1, SPILL + 2)]
+    assert outbox.disk_state() == DiskState()
+
+
+def test_agent_starts_and_goes_on_when_its_spool_cannot_be_made_or_files_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(number: int) -> Callable[..., None]:
+        def failing(*_: object, **__: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        return failing
+
+    folder = tmp_path / "spool"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", fail(errno.EACCES))
+        with pytest.raises(PermissionError):
+            BatchSpool(folder)
+        patch.setattr(Path, "mkdir", fail(errno.ENOSPC))
+        spool = BatchSpool(folder)
+        with pytest.raises(OSError, match="No space"):
+            spool.put([batch(1)])
+    spool.put([batch(1)])
+    spool.put([batch(2)])
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", fail(errno.EROFS))
+        assert drained(spool) == [("boot", 1), ("boot", 2)]
+    assert spool.waiting == 0
+    assert drained(BatchSpool(folder)) == [("boot", 1), ("boot", 2)], "the ingester knows them"
