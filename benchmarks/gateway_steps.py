@@ -97,7 +97,7 @@ async def main(prompt_bytes: int) -> None:
         server = GatewayServer(Config("127.0.0.1", 0, Path(folder), learns=False))
         urls = [f"http://127.0.0.1:{9000 + n}" for n in range(8)]
         states = {gateway_proxies.NODE: gateway_proxies._agent_state(urls)}
-        server.fleet.apply(gateway_proxies._fleet(), states, time.time(), time.monotonic())
+        server.fleet.apply(gateway_proxies._fleet(), states, time.monotonic())
         for name, us in steps(server, prompt_bytes):
             print(f"{name:32} {us:6.2f} us")
 

@@ -182,14 +182,13 @@ class Gateway:
             body = msgspec.json.encode({"status": "not ready", "reason": reason})
             connection.respond(503, body, headers=b"retry-after: 1\r\n")
         else:
-            body = msgspec.json.encode({"status": "ready", "instances": self.fleet.ready_instances})
-            connection.respond(200, body)
+            connection.respond(200, msgspec.json.encode(self.fleet.ready_report(time.monotonic())))
 
     def not_ready(self) -> str:
         """Returns why requests cannot be served now; empty: they can."""
         if self.draining:
             return "the gateway is shutting down"
-        return self.fleet.not_ready(time.monotonic())
+        return self.fleet.not_ready()
 
     def own_metrics(self) -> bytes:
         return self.metrics_page(len(self.exchanges), len(self.connections))

@@ -1,7 +1,7 @@
 """The background tasks that talk to Redis: the snapshot in, the rows and a heartbeat out. None is on a request's path.
 
-Redis may go away at any time: the last snapshot stays in force, rows wait on disk, and each task tries again. While the
-disk takes none they wait in memory.
+Redis may go away at any time, be full or take no writes: the last snapshot stays in force, rows wait on disk, and each
+task tries again. While the disk takes none they wait in memory.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any, Protocol
 
 import msgspec
 import redis.asyncio as redis
-from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from pools import wire
 
 from .accounts.request_shipper import Shipper, StreamFull
+from .fleet.kept_snapshot import KeptSnapshot
+from .fleet.receipts import Receipts
 from .fleet.snapshot_reader import SnapshotReader
 from .fleet.view import FleetView
 from .fleet.workers import Workers
@@ -31,8 +32,8 @@ REFRESH_PERIOD_S = 0.5
 SHIP_PERIOD_S = 0.3
 FULL_PERIOD_S = 2.0  # between attempts while the stream is full: each sends a batch there
 HEARTBEAT_PERIOD_S = 2.0
+KEEP_PERIOD_S = 30.0
 REDIS_TIMEOUT_S = 2.0
-DEAF_S = 3.0  # a longer time without a read is the source's silence, and not the agents'
 STALE_WORKER_S = 60.0  # past its lease: it is forgotten
 
 
@@ -159,18 +160,37 @@ class RedisLink:
 
 
 class Refresher:
-    """Keeps the view in step with its source. An agent that went silent keeps its last state until it is stale.
+    """Keeps the view in step with its source. An agent that went silent keeps its last state: see `HealthChecks`."""
 
-    While the source was away no agent could be heard: when it is back, that time does not count as their silence, or
-    all instances would be gone until the agents have found it again, too.
-    """
-
-    def __init__(self, view: FleetView, source: FleetSource, workers: Workers | None = None) -> None:
+    def __init__(
+        self,
+        view: FleetView,
+        source: FleetSource,
+        workers: Workers | None = None,
+        kept: KeptSnapshot | None = None,
+    ) -> None:
         self._view = view
         self._source = source
         self._workers = workers
+        self._kept = kept
         self._states: dict[str, wire.AgentState] = {}
-        self._read_at_s = time.monotonic()
+        self._receipts = Receipts()
+        self._fleet: wire.Fleet | None = None  # read since it was last kept
+
+    def recall(self) -> None:
+        """Takes in the snapshot of an earlier life, until another one is read. Blocks."""
+        kept = None if self._kept is None else self._kept.read()
+        if kept is not None:
+            age_s = max(0.0, time.time() - kept.at_s)
+            self._states = dict(kept.states)
+            self._view.recall(kept.fleet, kept.states, time.monotonic() - age_s)
+            log.info("the fleet as it was %.0f s ago is known: its instances are asked whether they serve", age_s)
+
+    def keep(self) -> None:
+        """Writes the snapshot for a later life, if one was read since. Blocks; raises OSError."""
+        fleet, self._fleet = self._fleet, None
+        if self._kept is not None and fleet is not None:
+            self._kept.write(fleet, self._states)
 
     async def refresh(self) -> None:
         """Reads and applies a snapshot. Raises whatever the source raises; the view is then unchanged."""
@@ -178,16 +198,16 @@ class Refresher:
         if found is None:
             return
         fleet, states = found
-        known = {node: state for node, state in self._states.items() if node in fleet.nodes}
+        self._fleet = fleet
         now_s = time.monotonic()
-        deaf_s, self._read_at_s = now_s - self._read_at_s, now_s
-        if deaf_s > DEAF_S:
-            known = {node: replace(state, at_s=state.at_s + deaf_s) for node, state in known.items()}
-        self._states = known | dict(states)
-        states = self._states
+        known = {node: state for node, state in self._states.items() if node in fleet.nodes}
+        for node, state in states.items():
+            self._receipts.note(node, state.at_s, now_s)
+        states = self._states = known | dict(states)
+        self._receipts.keep(states)
         if self._workers is not None:
             states = states | await self._workers.states(fleet)
-        self._view.apply(fleet, states, time.time(), time.monotonic())
+        self._view.apply(fleet, states, now_s, heard_at_s=self._receipts.times())
 
 
 class Repeated:
@@ -227,6 +247,18 @@ async def keep_refreshing(refresher: Refresher, beat: Repeated) -> None:
         except (RedisError, OSError, msgspec.DecodeError) as error:
             beat.failed(error)
         await beat.pause()
+
+
+async def keep_snapshot(refresher: Refresher) -> None:
+    """Keeps the snapshot on disk, and says once when it cannot."""
+    beat = Repeated("keeping the fleet snapshot on disk", KEEP_PERIOD_S)
+    while True:
+        await beat.pause()
+        try:
+            await asyncio.to_thread(refresher.keep)
+            beat.worked()
+        except OSError as error:
+            beat.failed(error)
 
 
 async def keep_listening(link: RedisLink, refreshing: Repeated) -> None:

@@ -24,6 +24,8 @@ from .classify.learned import Learned
 from .classify.length_trainer import LengthTrainer
 from .classify.model_tokenizers import ModelTokenizers
 from .classify.prompt_tokens import TokenizerThread
+from .fleet.health_checks import HealthChecks
+from .fleet.kept_snapshot import KeptSnapshot
 from .fleet.view import FleetView
 from .fleet.workers import Workers
 from .intake import Intake
@@ -31,6 +33,7 @@ from .placing.clock_requests import ClockRequests, PendingClockRequest
 from .placing.deadline_clocks import LOOK_S, DeadlineClocks
 from .placing.dispatch import Dispatcher, Gate
 from .placing.emergencies import Emergencies
+from .placing.hung_engines import HungEngines
 from .placing.instance_choice import Router
 from .placing.projected_admission import AdmissionGate
 
@@ -73,6 +76,7 @@ class GatewayRuntime:
         self._tasks: list[asyncio.Task[None]] = []
         self._link: redis_tasks.RedisLink | None = None
         self._shipper: Shipper | None = None
+        self._refresher: redis_tasks.Refresher | None = None
         self.broken = False
         self.workers = Workers(config.worker_hosts)
         boosted = BoostedLengthPredictor()
@@ -93,18 +97,25 @@ class GatewayRuntime:
         router = Router(self.metrics.routing_s, config.rng)
         self.dispatcher = Dispatcher(self.fleet, router, self.classifier, before_gate(self.gate))
         self.emergencies = Emergencies(self.dispatcher, self.clocks)
+        self.health = HealthChecks(self.fleet)
+        self.hung = HungEngines(self.dispatcher)
         self.intake = Intake(self.fleet, self.classifier, self.journal, self.metrics)
 
     def metrics_page(self, in_flight: int, connections: int, everywhere: Labels = ()) -> bytes:
         """Returns `/metrics`. `everywhere`: labels of every sample."""
-        fresh_at_s = self.fleet.fresh_at_s
-        age_s = float("nan") if fresh_at_s is None else time.monotonic() - fresh_at_s
+        age_s = self.fleet.age_s(time.monotonic())
         backlog = 0 if self._shipper is None else self._shipper.backlog_bytes
         gauges: dict[str, tuple[str, float]] = {
             "requests_in_flight": ("Requests being served.", in_flight),
             "client_connections": ("Open client connections.", connections),
             "requests_waiting": ("Requests in a queue of the gateway.", self.dispatcher.waiting),
             "instances_ready": ("Instances that take requests.", self.fleet.ready_instances),
+            "instances_out": (
+                "Instances that are out of rotation: they fail, hang or cannot be reached.",
+                self.health.out,
+            ),
+            "instances_silent": ("Instances whose agents are not heard.", self.health.silent),
+            "classes_panicking": ("Request classes of which most instances do not look well.", self.health.panicking),
             "snapshot_age_seconds": ("Since the fleet snapshot was confirmed.", age_s),
             "journal_backlog_bytes": ("Request rows that wait on disk to be shipped.", backlog),
             "journal_failing": ("1 while the disk takes no request rows.", float(bool(self.journal.fault))),
@@ -116,6 +127,9 @@ class GatewayRuntime:
                 "Request rows for which neither disk nor memory had room.",
                 self.journal.lost_rows,
             ),
+            "panics_total": ("Times that most instances of a class did not look well.", self.health.panics),
+            "hung_engines_total": ("Times that an engine was found to hang.", self.hung.found),
+            "moved_requests_total": ("Requests taken from an engine out of rotation to another.", self.hung.moved),
             "journal_shipped_rows_total": ("Request rows confirmed by Redis.", shipped),
         }
         return self.metrics.text(gauges, counters, self.classifier.counts.families(), everywhere)
@@ -129,6 +143,7 @@ class GatewayRuntime:
         """Begins the tasks that talk to Redis, those that keep what is learned, and the looks at clocks."""
         config = self._config
         self.begin(self._keep_looking(), "clocks by deadlines")
+        self.begin(self.health.keep(), "health checks")
         if self.learned is not None:
             self.begin(self.learned.keep(), "learned")
         if config.redis_url is None:
@@ -138,9 +153,11 @@ class GatewayRuntime:
         self.workers.store = link
         refreshing = redis_tasks.Repeated("reading the fleet snapshot", redis_tasks.REFRESH_PERIOD_S)
         self.workers.changed = refreshing.wake.set
-        self.begin(
-            redis_tasks.keep_refreshing(redis_tasks.Refresher(self.fleet, link, self.workers), refreshing), "snapshot"
-        )
+        kept = None if config.state is None else KeptSnapshot(config.state, config.name)
+        refresher = self._refresher = redis_tasks.Refresher(self.fleet, link, self.workers, kept)
+        refresher.recall()
+        self.begin(redis_tasks.keep_refreshing(refresher, refreshing), "snapshot")
+        self.begin(redis_tasks.keep_snapshot(refresher), "kept snapshot")
         self.begin(redis_tasks.keep_listening(link, refreshing), "fleet channel")
         self.begin(redis_tasks.keep_shipping(self._shipper), "shipper")
         asks: asyncio.Queue[PendingClockRequest] = asyncio.Queue()
@@ -156,7 +173,9 @@ class GatewayRuntime:
         self._tasks.append(task)
 
     def look_around(self, now_s: float) -> None:
-        """Acts on what has changed: snapshots, policies, emergencies. `now_s` is monotonic."""
+        """Acts on what has changed: snapshots, health, policies, emergencies. `now_s` is monotonic."""
+        self.health.look(now_s)
+        self.hung.look(self.fleet.services.values(), now_s)
         self.dispatcher.look_around()
         self.emergencies.look(self.fleet.services.values(), now_s)
         uids, services = {instance.uid for instance in self.fleet.instances()}, self.fleet.services.values()
@@ -174,8 +193,14 @@ class GatewayRuntime:
             _, left = await asyncio.wait(left, timeout=CANCEL_S)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.workers.close()
+        await self.health.close()
         if self._shipper is not None:
             await self._shipper.finish(until_s)
+        if self._refresher is not None:
+            try:
+                self._refresher.keep()
+            except OSError as error:
+                log.warning("the fleet snapshot is not kept for the next start: %s", error)
         if self.learned is not None:
             await self.learned.save()
         if self._link is not None:

@@ -97,9 +97,7 @@ class Gateway:
         self.fleet = LiveFleet()
         states = [_state(n, own) for n, own in enumerate(places)]
         agent = wire.AgentState("node-1", "boot", time.time(), 1, states)
-        self.fleet.apply(
-            wire.Fleet(1, time.time(), [service], [], ["node-1"]), {"node-1": agent}, time.time(), time.monotonic()
-        )
+        self.fleet.apply(wire.Fleet(1, time.time(), [service], [], ["node-1"]), {"node-1": agent}, time.monotonic())
         draws = random.Random(0)
         draws.random = lambda: 0.0  # type: ignore[method-assign]
         self.dispatcher = Dispatcher(self.fleet, Router(Metrics().routing_s, draws))

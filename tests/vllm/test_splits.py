@@ -87,7 +87,7 @@ class Front:
         self.cut = cut
         fleet = FakeFleet([s.url for s in self.engines.servers], engine_model="tiny", kv_connector="blocks")
         fleet.policy = wire.RequestPolicy(split="none" if cut is None else "any")
-        self.server.fleet.apply(fleet.fleet(), fleet.states(), time.time(), time.monotonic())
+        self.server.fleet.apply(fleet.fleet(), fleet.states(), time.monotonic())
 
     def best_cut(self, first: Any, second: Any, call: Any, split: str, tuning: wire.RequestTuning) -> Cut:
         assert self.cut is not None

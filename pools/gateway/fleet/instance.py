@@ -18,10 +18,11 @@ NO_NODE = ""  # of workers that registered themselves
 class Health:
     """Outlier ejection: an engine that fails is passed over for a while, longer each time; then one request probes.
 
-    A connection that is refused ejects at once; a few other failures in a row do. One success clears it.
+    A connection that cannot be made ejects at once, and so does an engine that hangs; a few other failures in a row do.
+    One success clears it.
     """
 
-    __slots__ = ("_failures", "_out_until_s", "_probing", "ejections")
+    __slots__ = ("_failures", "_out_until_s", "_probing", "ejections", "successes", "unreachable")
 
     FAILURES = 3  # in a row
     FIRST_S = 2.0
@@ -32,6 +33,8 @@ class Health:
         self._out_until_s = 0.0
         self._probing = False
         self.ejections = 0  # since the last success
+        self.successes = 0
+        self.unreachable = False  # no connection could be made: it serves nobody, whatever else is thought of it
 
     def usable(self, now_s: float) -> bool:
         """Whether to send requests there: it is in, or its time out is over and no probe is under way."""
@@ -42,16 +45,25 @@ class Health:
         if self.ejections:
             self._probing = True
 
-    def failed(self, now_s: float, refused: bool = False) -> None:
+    def failed(self, now_s: float, refused: bool = False, hangs: bool = False) -> None:
         self._failures += 1
         self._probing = False
-        if refused or self.ejections or self._failures >= self.FAILURES:
+        self.unreachable = refused
+        if refused or hangs or self.ejections or self._failures >= self.FAILURES:
             self._out_until_s = now_s + min(self.LONGEST_S, self.FIRST_S * 2.0**self.ejections)
             self.ejections += 1
 
     def worked(self) -> None:
+        self.successes += 1
         self._failures = self.ejections = 0
-        self._probing = False
+        self._probing = self.unreachable = False
+
+    def answers_again(self, now_s: float) -> None:
+        """Its `/health` answers, and did not before. What could not be reached is in again; else a request probes."""
+        if self.unreachable:
+            self.worked()
+        elif self.ejections:
+            self._out_until_s = min(self._out_until_s, now_s)
 
     def unknown(self) -> None:
         """Lets another request probe: this one ended without showing anything of the engine, since its client left."""
@@ -78,11 +90,17 @@ class RoundTrip:
 
 
 class Instance:
-    """Counts of requests are this gateway's own; a report of the agent corrects them."""
+    """Counts of requests are this gateway's own; a report of the agent corrects them.
+
+    `heard_at_s` is when the agent's last report was received, by this host's monotonic clock. `silent`: that is too
+    long ago for its figures to be believed. `lost`: besides, nothing listens there. `suspect`: what was sent there gets
+    no answer.
+    """
 
     __slots__ = (
         "_candidate",
         "_gateways",
+        "_proven",
         "_queued",
         "_queued_tokens",
         "_reported_at_s",
@@ -95,13 +113,17 @@ class Instance:
         "_unstarted_tokens",
         "address",
         "health",
+        "heard_at_s",
         "in_flight",
+        "lost",
         "netloc",
         "node",
         "pool",
         "rank",
         "rtt_s",
+        "silent",
         "slots",
+        "suspect",
         "uid",
         "unstarted",
     )
@@ -114,10 +136,13 @@ class Instance:
         reported_at_s: float,
         gateways: int = 1,
         node: str = NO_NODE,
+        heard_at_s: float = math.inf,
     ) -> None:
         self.uid = state.uid
         self.in_flight = 0
         self.health = Health()
+        self._proven = 0  # successes at the last look
+        self.silent = self.lost = self.suspect = False
         self.rtt_s = 0.0  # until a connection has been made
         self._round_trip = RoundTrip()
         self.slots: dict[object, None] = {}  # what this gateway has in flight there: see `slots_at`
@@ -126,27 +151,35 @@ class Instance:
         self._unstarted_tokens = 0  # of those that stream: prompts' tokens
         self._queued = self._queued_tokens = 0  # others, since the last report without a queue
         self._sent = self._sent_tokens = 0  # since the last report: what other gateways are taken to have sent as well
-        self._reported_at_s = 0.0
+        self._reported_at_s: float | None = None  # by the agent's clock: it only tells reports apart
         self._round = 1
-        self.update(state, pool, rank, reported_at_s, gateways)
+        self.update(state, pool, rank, reported_at_s, gateways, heard_at_s)
 
     def update(
-        self, state: wire.InstanceState, pool: wire.FleetPool, rank: int, reported_at_s: float, gateways: int = 1
+        self,
+        state: wire.InstanceState,
+        pool: wire.FleetPool,
+        rank: int,
+        reported_at_s: float,
+        gateways: int = 1,
+        heard_at_s: float = math.inf,
     ) -> None:
-        """Takes over a report. Raises ValueError when its address cannot be used."""
+        """Takes over a report, or the same one again. Raises ValueError when its address cannot be used."""
         parts = urlsplit(state.url or "")
         if parts.scheme not in ("http", "https") or not parts.hostname or not parts.port:
             raise ValueError(f"instance {state.uid} has no usable address: {state.url!r}")
         self.address = Address(parts.hostname, parts.port, parts.scheme == "https")
         self.netloc = parts.netloc.encode()
         self._state, self.pool, self.rank, self._gateways = state, pool, rank, gateways
+        self.heard_at_s = heard_at_s
         if reported_at_s != self._reported_at_s:  # an earlier one is newer too, where the node's clock was set back
             self._reported_at_s = reported_at_s
             self._sent = self._sent_tokens = 0
-        if not state.waiting:  # nothing queues there: what is no stream has begun, though it answers only at its end
-            self._round += 1
-            self.unstarted -= self._queued
-            self._queued = self._queued_tokens = 0
+            self.silent = self.lost = False
+            if not state.waiting:  # nothing queues there: what is no stream has begun, though it answers at its end
+                self._round += 1
+                self.unstarted -= self._queued
+                self._queued = self._queued_tokens = 0
         self._candidate: Candidate | None = None
         self._stale = True
 
@@ -166,6 +199,20 @@ class Instance:
     def queued_prompt_tokens(self) -> int:
         """Their prompts' tokens: what a new request has to wait for."""
         return self._unstarted_tokens + self._queued_tokens
+
+    def goes_silent(self) -> None:
+        """Its agent is not heard: from now on its load is what is seen from here."""
+        self.silent = True
+        self._candidate = None
+
+    def proves_itself(self) -> bool:
+        """Says whether it has answered a request since this was last asked."""
+        proven, self._proven = self._proven, self.health.successes
+        return proven != self._proven
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.address.tls else 'http'}://{self.netloc.decode()}"
 
     def dispatched(self, prompt_tokens: int, stream: bool) -> int:
         """Counts a request in; returns a ticket for `started`. A stream's first byte tells when its prompt is done."""
@@ -209,19 +256,22 @@ class Instance:
 
         Load is the larger of what the agent reported and what is in flight from here: a report lags by a second,
         and other clients of the engine are not seen from here. Other gateways see the same report and choose alike:
-        each is taken to have sent as much since as this one, or all would go to the same instance.
+        each is taken to have sent as much since as this one, or all would go to the same instance. Where the agent is
+        silent, they are taken to have as much in flight as this one.
         """
         candidate = self._candidate
         if candidate is not None and not self._stale:
             return candidate
-        state = self._state
-        reported_waiting = state.waiting or 0
-        load = max((state.running or 0) + reported_waiting, self.in_flight)
+        state, gateways = self._state, self._gateways
+        reported_running, reported_waiting = (0, 0) if self.silent else (state.running or 0, state.waiting or 0)
+        load = max(reported_running + reported_waiting, self.in_flight)
         waiting = min(load, max(reported_waiting, self.unstarted))
         running, tokens = load - waiting, self._unstarted_tokens + self._queued_tokens
-        if self._gateways > 1:
-            waiting += (self._gateways - 1) * self._sent
-            tokens += (self._gateways - 1) * self._sent_tokens
+        if self.silent:
+            running, waiting, tokens = gateways * running, gateways * waiting, gateways * tokens
+        elif gateways > 1:
+            waiting += (gateways - 1) * self._sent
+            tokens += (gateways - 1) * self._sent_tokens
         self._stale = False
         if candidate is not None:
             candidate.carrying(running, waiting, tokens)
@@ -241,7 +291,7 @@ class Instance:
             running=running,
             waiting=waiting,
             queued_prompt_tokens=tokens,
-            kv_usage=state.kv_usage,
+            kv_usage=None if self.silent else state.kv_usage,
             pue=pool.pue,
             intensity_g_per_kwh=pool.intensity_g_per_kwh
             if pool.marginal_g_per_kwh is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections.abc import Collection, Iterable, Mapping
 
 from core.engine import gpu_types
@@ -19,8 +20,11 @@ from .instance import Instance
 
 log = logging.getLogger(__name__)
 
-FRESH_S = 15.0  # how old a confirmed snapshot may be
-STALE_STATE_S = 15.0  # an agent that said nothing for so long is not trusted; clocks of hosts agree within a second
+# When fewer of a class look well, its engines are not to blame so much as whoever looks: what looks dead is sent to as
+# well, or the few that are left would break down under the load of all (Envoy: healthy_panic_threshold).
+PANIC_SHARE = 0.5
+# Of fewer it is likely that they are dead indeed: with one of two left, half of all requests would go to a dead one.
+PANIC_LEAST_INSTANCES = 4
 
 
 class Service:
@@ -62,10 +66,36 @@ class Service:
                 self._by_rank.setdefault(instance.rank, []).append(instance)
         return self._by_rank.get(rank, [])
 
+    def in_rotation(self, rank: int, now_s: float) -> list[Instance]:
+        """Returns those of a class that look well; when most do not, all that take connections at least."""
+        own = self.of_rank(rank)
+        found = [i for i in own if not i.health.ejections or i.health.usable(now_s)]
+        if len(found) == len(own) or not _panics(len(found), len(own)):
+            return found
+        return [i for i in own if not i.health.unreachable or i.health.usable(now_s)]
+
+    def panicking(self, now_s: float) -> list[int]:
+        """Returns the ranks of classes of which most instances do not look well."""
+        ranks = {i.rank for i in self.ready if i.health.ejections}
+        found = []
+        for rank in sorted(ranks):
+            own = self.of_rank(rank)
+            if _panics(sum(i.health.usable(now_s) for i in own), len(own)):
+                found.append(rank)
+        return found
+
     def choosable(self, tried: Collection[str], now_s: float) -> list[Instance]:
-        """Returns the instances to choose from: not tried yet, and none that fails at present, unless all do."""
+        """Returns the instances to choose from: not tried yet, and none that is out of rotation, unless all are."""
         left = [i for i in self.ready if i.uid not in tried] if tried else self.ready
-        return [i for i in left if not i.health.ejections or i.health.usable(now_s)] or left
+        if not any(i.health.ejections for i in left):
+            return left
+        ranks = {i.rank: None for i in left}
+        found = [i for rank in ranks for i in self.in_rotation(rank, now_s)]
+        return [i for i in found if i.uid not in tried] or left
+
+
+def _panics(well: int, of: int) -> bool:
+    return of >= PANIC_LEAST_INSTANCES and well < PANIC_SHARE * of
 
 
 def _hands_on(classes: Iterable[wire.FleetClass]) -> tuple[float, ...]:
@@ -79,7 +109,9 @@ def _limits(sent: wire.LatencyLimits) -> Limits:
 
 
 class FleetView:
-    """The snapshot in force. `fresh_at_s` is when it was last confirmed (monotonic), None: never.
+    """The snapshot in force. `fresh_at_s` is when it was last confirmed (monotonic), None: there is none.
+
+    It stays in force however old it is: what serves goes on serving when nobody can be heard (`HealthChecks`).
 
     `gateways`: how many share the fleet. Each sees what the others have sent only with the agents' next reports.
     """
@@ -95,6 +127,7 @@ class FleetView:
         self._instances: dict[str, Instance] = {}
         self._pools: dict[int, tuple[str, wire.FleetPool]] = {}  # every pool there was, with its service
         self._complained: set[str] = set()
+        self._applied: tuple[wire.Fleet, Mapping[str, wire.AgentState], float, Mapping[str, float]] | None = None
 
     @property
     def known(self) -> bool:
@@ -104,14 +137,19 @@ class FleetView:
     def ready_instances(self) -> int:
         return sum(len(service.ready) for service in self.services.values())
 
-    def not_ready(self, now_s: float) -> str:
-        """Returns why requests cannot be served at a (monotonic) moment; empty: they can."""
+    def not_ready(self) -> str:
+        """Returns why requests cannot be served now; empty: they can. The age of the snapshot does not matter."""
         if self.fresh_at_s is None:
             return "no fleet snapshot has been read yet"
-        age_s = now_s - self.fresh_at_s
-        if age_s > FRESH_S:
-            return f"the fleet snapshot is {age_s:.0f} s old"
         return "" if self.ready_instances else "no instance is ready"
+
+    def age_s(self, now_s: float) -> float:
+        """Returns for how long the snapshot has not been confirmed; not a number: there is none."""
+        return math.nan if self.fresh_at_s is None else now_s - self.fresh_at_s
+
+    def ready_report(self, now_s: float) -> dict[str, object]:
+        """Returns what `/ready` says while requests can be served."""
+        return {"status": "ready", "instances": self.ready_instances, "snapshot_age_s": round(self.age_s(now_s), 1)}
 
     def key(self, secret: bytes) -> wire.FleetKey | None:
         """Returns the key that a bearer secret belongs to; callers check whether it has expired."""
@@ -126,12 +164,23 @@ class FleetView:
         return self._instances.values()
 
     def apply(
-        self, fleet: wire.Fleet, states: Mapping[str, wire.AgentState], now_unix_s: float, fresh_at_s: float
+        self,
+        fleet: wire.Fleet,
+        states: Mapping[str, wire.AgentState],
+        fresh_at_s: float,
+        *,
+        heard_at_s: Mapping[str, float] | None = None,
     ) -> None:
-        """Puts a new snapshot in force. States older than `STALE_STATE_S` count as silent agents.
+        """Puts a new snapshot in force.
 
         Whoever changes `fleet.keys` gives another list: this one is then not looked at again.
+
+        Args:
+            fresh_at_s: When the snapshot was confirmed (monotonic).
+            heard_at_s: By key of `states`, when each was received (monotonic). Those missing: with the snapshot.
         """
+        heard_at_s = {} if heard_at_s is None else heard_at_s
+        self._applied = fleet, states, fresh_at_s, heard_at_s
         if gpu_types.declare(fleet.gpu_types):
             self._complained.clear()  # of types that were not known
         put_in_force(fleet.measured, fleet.profiles)
@@ -139,9 +188,7 @@ class FleetView:
         # An agent that has not heard yet that its instance was moved reports it in a pool that may be gone.
         self._pools |= {pool.id: (entry.name, pool) for entry in fleet.services for pool in entry.pools}
         instances: dict[str, Instance] = {}
-        for state in states.values():
-            if now_unix_s - state.at_s > STALE_STATE_S:
-                continue
+        for node, state in states.items():
             for reported in state.instances:
                 name, pool = self._pools.get(reported.pool_id, ("", None))
                 service = services.get(name)
@@ -151,9 +198,12 @@ class FleetView:
                     service.coming |= reported.state != "draining"
                     continue
                 rank = service.ranks.get(pool.request_class, len(service.ranks))
-                instance = self._refreshed(reported, pool, rank, state)
+                instance = self._refreshed(reported, pool, rank, state, heard_at_s.get(node, fresh_at_s))
                 if instance is not None:
                     instances[instance.uid] = instance
+                    if instance.lost:
+                        service.coming = True
+                        continue
                     service.ready.append(instance)
                     service.uids[instance.uid] = instance
         busy = {uid: i for uid, i in self._instances.items() if i.in_flight and uid not in instances}
@@ -165,14 +215,28 @@ class FleetView:
         self.version = fleet.version
         self.fresh_at_s = fresh_at_s
 
+    def recall(self, fleet: wire.Fleet, states: Mapping[str, wire.AgentState], fresh_at_s: float) -> None:
+        """Puts a snapshot of an earlier life in force: each instance is lost until its agent or itself is heard."""
+        self.apply(fleet, states, fresh_at_s, heard_at_s=dict.fromkeys(states, fresh_at_s))
+        for instance in self._instances.values():
+            instance.goes_silent()
+            instance.lost = True
+        self.apply_again()
+
+    def apply_again(self) -> None:
+        """Puts the same snapshot in force once more: an instance is lost, or has been found again."""
+        if self._applied is not None:
+            fleet, states, fresh_at_s, heard_at_s = self._applied
+            self.apply(fleet, states, fresh_at_s, heard_at_s=heard_at_s)
+
     def _refreshed(
-        self, reported: wire.InstanceState, pool: wire.FleetPool, rank: int, agent: wire.AgentState
+        self, reported: wire.InstanceState, pool: wire.FleetPool, rank: int, agent: wire.AgentState, heard_at_s: float
     ) -> Instance | None:
         known = self._instances.get(reported.uid)
         try:
             if known is None:
-                return Instance(reported, pool, rank, agent.at_s, self.gateways, agent.node)
-            known.update(reported, pool, rank, agent.at_s, self.gateways)
+                return Instance(reported, pool, rank, agent.at_s, self.gateways, agent.node, heard_at_s)
+            known.update(reported, pool, rank, agent.at_s, self.gateways, heard_at_s)
         except ValueError as error:
             if reported.uid not in self._complained:
                 self._complained.add(reported.uid)

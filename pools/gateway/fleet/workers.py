@@ -15,18 +15,19 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
-import aiohttp
 from msgspec.structs import replace
 
 from pools import wire
 from pools.registration.registered_engines import instance_of
 from pools.registration.worker_hosts import WorkerHosts
 
+from .engine_probe import EngineProbe
 from .instance import NO_NODE
+from .receipts import Receipts
 
 log = logging.getLogger(__name__)
 
-MEASURED_S = 5.0  # what was measured longer ago says nothing of now
+MEASURED_S = 5.0  # what was measured longer ago, by its receipt, says nothing of now
 PROBE_PERIOD_S = 5.0
 PROBE_TIMEOUT_S = 2.0
 MOST_WORKERS = 500
@@ -76,7 +77,8 @@ class Workers:
         self.fleet: wire.Fleet | None = None
         self._known: dict[str, Worker] = {}
         self._left_out: set[str] = set()
-        self._session: aiohttp.ClientSession | None = None
+        self._measured = Receipts()
+        self._probe = EngineProbe(PROBE_TIMEOUT_S)
 
     def known(self) -> Iterable[Worker]:
         return self._known.values()
@@ -91,8 +93,8 @@ class Workers:
             return {}
         self._take_over(await self.store.workers())
         ready = [self._instance(worker.registration, fleet) for worker in self._known.values() if worker.answers]
-        measured, now_s = await self.store.measured_workers(), time.time()
-        if measured is None or now_s - measured.at_s > MEASURED_S:
+        measured, now_s = await self.store.measured_workers(), time.monotonic()
+        if measured is None or now_s - self._measured.note(NO_NODE, measured.at_s, now_s) > MEASURED_S:
             measured = wire.AgentState(NO_NODE, NO_NODE, now_s, None, [])
         loads = {instance.uid: instance for instance in measured.instances}
         instances = [_loaded(instance, loads.get(instance.uid)) for instance in ready if instance is not None]
@@ -103,8 +105,7 @@ class Workers:
         for watch in watches:
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
-        if self._session is not None:
-            await self._session.close()
+        await self._probe.close()
 
     def _take_over(self, registrations: Iterable[wire.WorkerRegistration]) -> None:
         listed = {r.uid: r for r in registrations if self._may_be(r)}
@@ -145,26 +146,13 @@ class Workers:
     async def _watch(self, worker: Worker) -> None:
         """Asks at once, and then every few seconds, until it is cancelled."""
         while True:
-            said = await self._ask(worker.registration.url)
+            said = (await self._probe.ask(worker.registration.url)).wrong
             answers = not said
             if answers != worker.answers:
                 log.info("worker %s %s", worker.registration.url, "is admitted" if answers else f"is out: {said}")
                 worker.answers, worker.said = answers, said
                 self.changed()
             await asyncio.sleep(self.probe_period_s)
-
-    async def _ask(self, url: str) -> str:
-        """Returns why the worker is not to get requests; empty: it is well."""
-        if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
-            self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(force_close=True))
-        try:
-            async with self._session.get(f"{url}/health", allow_redirects=False) as response:
-                return "" if response.status == 200 else f"/health answers {response.status}"
-        except TimeoutError:
-            return f"/health does not answer within {PROBE_TIMEOUT_S:g} s"
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            return f"/health cannot be asked: {error or type(error).__name__}"
 
 
 def _loaded(instance: wire.InstanceState, measured: wire.InstanceState | None) -> wire.InstanceState:

@@ -118,7 +118,7 @@ class PickerServer:
             self._streams -= 1
 
     async def _check(self, _: bytes, context: Any) -> bytes:
-        ready = not self._draining and not self.runtime.fleet.not_ready(time.monotonic())
+        ready = not self._draining and not self.runtime.fleet.not_ready()
         return _SERVING if ready else _NOT_SERVING
 
     async def _keep_checking(self) -> None:

@@ -74,9 +74,9 @@ class StatusPage:
 
     def _ready(self, connection: ClientConnection) -> None:
         fleet = self._runtime.fleet
-        reason = "the picker is shutting down" if self.draining else fleet.not_ready(time.monotonic())
+        reason = "the picker is shutting down" if self.draining else fleet.not_ready()
         if reason:
             body = msgspec.json.encode({"status": "not ready", "reason": reason})
             connection.respond(503, body, headers=b"retry-after: 1\r\n")
         else:
-            connection.respond(200, msgspec.json.encode({"status": "ready", "instances": fleet.ready_instances}))
+            connection.respond(200, msgspec.json.encode(fleet.ready_report(time.monotonic())))

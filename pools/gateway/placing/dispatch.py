@@ -136,6 +136,11 @@ class Dispatcher:
             self._order_inside(service, call)
         return self._try(service, call)
 
+    def has_another(self, call: Call, tried: Collection[str]) -> bool:
+        """Whether an instance is in rotation to which the call has not been sent yet, busy as it may be."""
+        now_s = time.monotonic()
+        return any(i.uid not in tried and i.health.usable(now_s) for i in self._current(call).ready)
+
     def take(self, call: Call, routed: Routed) -> Slot:
         """Returns a place at an instance that somebody else has chosen."""
         return Slot(self, call, routed)
@@ -197,9 +202,7 @@ class Dispatcher:
             routed = self._router.route(service, open_ones, request, call.prompt_start) if open_ones else None
         else:  # mostly one of the request's own class takes it: the others need not be looked at
             own = [
-                i
-                for i in service.of_rank(request.class_rank)
-                if i.unstarted < most and (not i.health.ejections or i.health.usable(now_s)) and i.uid not in tried
+                i for i in service.in_rotation(request.class_rank, now_s) if i.unstarted < most and i.uid not in tried
             ]
             routed = self._router.route(service, own, request, call.prompt_start, everybody)
         if routed is None:

@@ -17,6 +17,9 @@ class Recallable(Protocol):
 
     def call_back(self, squash_for_s: float | None = None) -> None: ...
 
+    def move(self) -> bool:
+        """Takes it elsewhere, if nothing has come of it and there is another place. Returns whether it goes."""
+
 
 class Giver(Protocol):
     """Gives places, and hears of those that come free."""
@@ -48,7 +51,7 @@ class Slot:
 
     __slots__ = (
         *("_giver", "_occupied", "_tick", "_ticket", "_tokens"),
-        *("begun_s", "call", "choice", "instance", "meter", "owner", "pace", "part", "tokens_before"),
+        *("begun_s", "call", "choice", "instance", "meter", "owner", "pace", "part", "sent_s", "tokens_before"),
     )
 
     def __init__(self, giver: Giver, call: Call, routed: Routed) -> None:
@@ -59,6 +62,7 @@ class Slot:
         self.call = call
         self.owner: Recallable | None = None  # whom to tell that the call is to go elsewhere
         self.meter: Meter | None = None
+        self.sent_s = time.monotonic()
         self.begun_s: float | None = None
         self.part: Part | None = None  # of the call that is done here; None: all of it
         self.pace: Pace | None = None  # once a clock by deadlines has looked

@@ -512,14 +512,31 @@ class Exchange:
 
     @property
     def unstarted_at(self) -> Slot | None:
-        """Where the call was sent and no byte has come from yet; such a call can still go elsewhere."""
-        return self._slot if self._connection is not None and not self._status else None
+        """Where the call was sent and nothing of its answer has come from yet; such a call can still go elsewhere.
+
+        A head is no part of the answer: vLLM sends it before it begins with the prompt.
+        """
+        slot = self._slot
+        if slot is None or self._connection is None or self._size or (self.call.stream and slot.begun):
+            return None
+        return slot
 
     def call_back(self, squash_for_s: float | None = None) -> None:
         """Takes the call back from its instance, to go elsewhere, or to its client, to be tried again in so long."""
         if self.unstarted_at is not None:
             self._squashed_for_s = squash_for_s
             self._settle(Fate.CALLED_BACK)
+
+    def move(self) -> bool:
+        """Takes the call back to go elsewhere, as a retry. Returns False where it stays: something of its answer has
+        come, no other instance is in rotation, or the budget is spent."""
+        dispatcher = self._context.dispatcher
+        if self.unstarted_at is None or not dispatcher.has_another(self.call, self._tried):
+            return False
+        if not dispatcher.retries.spend(time.monotonic()):
+            return False
+        self.call_back()
+        return True
 
     def stop(self) -> None:
         """Ends the call now, with an error: the gateway shuts down."""

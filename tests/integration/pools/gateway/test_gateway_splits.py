@@ -47,7 +47,7 @@ class Pair:
 
     def follow(self, **policy: Any) -> None:
         self.fleet.policy = wire.RequestPolicy(**policy)
-        self.server.fleet.apply(self.fleet.fleet(), self.fleet.states(), time.time(), time.monotonic())
+        self.server.fleet.apply(self.fleet.fleet(), self.fleet.states(), time.monotonic())
 
     async def events_of(
         self, body: dict[str, Any], path: str = "/v1/completions", **headers: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -58,7 +59,9 @@ class Bench:
         return f"http://127.0.0.1:{self.server.port}"
 
     def publish(self) -> None:
-        self.server.fleet.apply(self.fleet.fleet(), self.fleet.states(), time.time(), time.monotonic())
+        """Puts the fleet in force. Its agents count as heard from then on, since nobody reports again here."""
+        fleet, states = self.fleet.fleet(), self.fleet.states()
+        self.server.fleet.apply(fleet, states, time.monotonic(), heard_at_s=dict.fromkeys(states, math.inf))
 
     def rows(self) -> list[wire.RequestRow]:
         lines = [line for path in sorted(self.spool.glob("*.jsonl")) for line in path.read_bytes().splitlines()]

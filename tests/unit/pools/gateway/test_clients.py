@@ -87,7 +87,7 @@ def serve_tiny(bench: Bench) -> None:
     )
     keys = [msgspec.structs.replace(key, services=[]) for key in fleet.keys]
     fleet = msgspec.structs.replace(fleet, services=[service], keys=keys)
-    bench.server.fleet.apply(fleet, bench.fleet.states(), time.time(), time.monotonic())
+    bench.server.fleet.apply(fleet, bench.fleet.states(), time.monotonic())
 
 
 def _length(head: bytes) -> int:

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 from pools import wire
 from pools.gateway.errors import ApiError
-from pools.gateway.fleet import view as fleet_module
 from pools.gateway.http.request import HttpLimits
 from pools.gateway.requests import validation
 from pools.gateway.requests.bodies import ChatBody, CompletionBody
@@ -119,16 +118,14 @@ class Bench:
 
 
 @pytest.fixture
-async def fuzzed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> AsyncIterator[Bench]:
-    monkeypatch.setattr(fleet_module, "FRESH_S", math.inf)  # nobody confirms the snapshot here
+async def fuzzed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Bench]:
     engine = await StrictEngine().start()
     limits = HttpLimits(max_body_bytes=1 << 20, max_head_bytes=2 << 10, read_timeout_s=READ_TIMEOUT_S, linger_s=0.01)
     server = GatewayServer(Config("127.0.0.1", 0, tmp_path / "spool", limits=limits, learns=False, check_s=0.02))
     await server.start()
     fleet = FakeFleet([engine.url])
-    server.fleet.apply(fleet.fleet(), fleet.states(), time.time(), time.monotonic())
+    heard_at_s = {"node-1": math.inf}  # nobody reports again here
+    server.fleet.apply(fleet.fleet(), fleet.states(), time.monotonic(), heard_at_s=heard_at_s)
     bench = Bench(server, engine, Client(server.port), tmp_path / "spool")
     yield bench
     await bench.client.close()

@@ -151,6 +151,6 @@ def test_room_in_an_engines_queue_is_shared_out_when_there_are_several_gateways(
     found = []
     for gateways in (1, 4, 40):
         view.gateways = gateways
-        view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+        view.apply(fake.fleet(), fake.states(), time.monotonic())
         found.append(view.services[MODEL].engine_queue)
     assert found == [32, 8, 1]

@@ -128,7 +128,7 @@ async def test_prompt_near_a_border_is_counted_when_the_fleet_names_a_tokenizer(
     runtime.classifier.tokenizers.deadline_s = LOAD_S
 
     def applied() -> bool:
-        runtime.fleet.apply(fleet, bench.fleet.states(), time.time(), time.monotonic())
+        runtime.fleet.apply(fleet, bench.fleet.states(), time.monotonic())
         return runtime.classifier.tokenizers is not None and runtime.classifier.tokenizers.serves(MODEL)
 
     await until(applied, LOAD_S)

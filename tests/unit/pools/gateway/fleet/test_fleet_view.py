@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ from core.engine import gpu_types
 from core.engine.gpu_types import SHIPPED
 from pools import wire
 from pools.gateway import redis_tasks
+from pools.gateway.fleet.health_checks import HealthChecks
 from pools.gateway.fleet.instance import Health
 from pools.gateway.fleet.view import FleetView
 from pools.gateway.redis_tasks import Refresher, Repeated, keep_refreshing
@@ -23,7 +24,7 @@ from tests.unit.pools.gateway.conftest import Bench, until
 
 def view_of(fake: FakeFleet) -> FleetView:
     view = FleetView()
-    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    view.apply(fake.fleet(), fake.states(), time.monotonic())
     return view
 
 
@@ -39,7 +40,7 @@ def test_a_key_is_known_until_a_snapshot_comes_without_it() -> None:
         found = [view.key(secret.encode()) for secret in (SECRET, OTHER_SECRET, "stranger")]
         assert [key and key.key_id for key in found] == [1, 2, None]
     fleet = fake.fleet()
-    view.apply(msgspec.structs.replace(fleet, keys=fleet.keys[1:]), {}, time.time(), time.monotonic())
+    view.apply(msgspec.structs.replace(fleet, keys=fleet.keys[1:]), {}, time.monotonic())
     assert view.key(SECRET.encode()) is None
 
 
@@ -47,12 +48,12 @@ def test_keys_are_looked_at_again_only_when_another_list_of_them_comes() -> None
     fake = FakeFleet([])
     fleet = fake.fleet()
     view = FleetView()
-    view.apply(fleet, {}, time.time(), time.monotonic())
+    view.apply(fleet, {}, time.monotonic())
     known = view.key(SECRET.encode())
     fleet.keys.clear()  # nobody does: it shows that the list is not read
-    view.apply(fleet, {}, time.time(), time.monotonic())
+    view.apply(fleet, {}, time.monotonic())
     assert view.key(SECRET.encode()) is known
-    view.apply(msgspec.structs.replace(fleet, keys=[]), {}, time.time(), time.monotonic())
+    view.apply(msgspec.structs.replace(fleet, keys=[]), {}, time.monotonic())
     assert view.key(SECRET.encode()) is None
 
 
@@ -62,10 +63,10 @@ def test_gpu_types_that_operators_entered_are_known_when_a_snapshot_has_them() -
     states = {"n": msgspec.structs.replace(state, instances=[_of_type(i, own.name) for i in state.instances])}
     view = FleetView()
     try:
-        view.apply(msgspec.structs.replace(fake.fleet(), gpu_types=[own]), states, time.time(), time.monotonic())
+        view.apply(msgspec.structs.replace(fake.fleet(), gpu_types=[own]), states, time.monotonic())
         assert view.ready_instances == 1
         assert gpu_types.declared() == (own,)
-        view.apply(fake.fleet(), states, time.time(), time.monotonic())
+        view.apply(fake.fleet(), states, time.monotonic())
         assert gpu_types.declared() == ()
     finally:
         gpu_types.declare(())
@@ -75,15 +76,51 @@ def _of_type(instance: wire.InstanceState, gpu_type: str) -> wire.InstanceState:
     return msgspec.structs.replace(instance, gpu_type=gpu_type)
 
 
-@pytest.mark.parametrize(("age_s", "usable"), [(14.0, 1), (16.0, 0)])
-def test_instances_are_left_out_when_their_agent_went_silent(age_s: float, usable: int) -> None:
-    assert view_of(FakeFleet(["http://127.0.0.1:1"], age_s=age_s)).ready_instances == usable
+@pytest.mark.parametrize("age_s", [3600.0, -3600.0])
+async def test_instance_is_believed_whatever_the_clock_of_its_host_says(age_s: float) -> None:
+    fake, view = FakeFleet(["http://127.0.0.1:1"], age_s=age_s), FleetView()
+    await Refresher(view, fake).refresh()
+    HealthChecks(view).look(time.monotonic())
+    (instance,) = view.services[MODEL].ready
+    assert not instance.silent
+
+
+def test_report_counts_also_when_its_hosts_clock_was_set_back() -> None:
+    fake = FakeFleet(["http://127.0.0.1:1"])
+    view = view_of(fake)
+    view.gateways = 2
+    view.apply(fake.fleet(), fake.states(), time.monotonic())
+    (instance,) = view.services[MODEL].ready
+    instance.dispatched(100, stream=True)
+    assert instance.candidate().load == 2, "the other gateway is taken to have sent one as well"
+    fake.age_s = 3600.0
+    view.apply(fake.fleet(), fake.states(), time.monotonic())
+    assert instance.candidate().load == 1
+
+
+def test_load_is_what_is_seen_from_here_while_the_agent_is_silent() -> None:
+    fake = FakeFleet(["http://127.0.0.1:1"], waiting=7)
+    view = view_of(fake)
+    view.gateways = 2
+    states = fake.states()
+    view.apply(fake.fleet(), states, time.monotonic())
+    (instance,) = view.services[MODEL].ready
+    for _ in range(5):
+        instance.started(instance.dispatched(100, stream=True), 100)
+        instance.ended()
+    instance.dispatched(100, stream=True)
+    assert instance.candidate().load >= 7
+    instance.goes_silent()
+    view.apply(fake.fleet(), states, time.monotonic())
+    assert instance.candidate().load == 2, "its own and the other gateway's: what was reported long ago is over"
+    view.apply(fake.fleet(), fake.states(), time.monotonic())
+    assert instance.candidate().load == 7, "it is heard again"
 
 
 def test_instance_is_left_out_and_named_when_its_address_is_unusable(caplog: pytest.LogCaptureFixture) -> None:
     fake = FakeFleet(["ftp://somewhere", "http://127.0.0.1:1"])
     view = view_of(fake)
-    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    view.apply(fake.fleet(), fake.states(), time.monotonic())
     assert view.ready_instances == 1
     assert len(caplog.records) == 1
 
@@ -98,7 +135,7 @@ def test_load_counts_what_was_sent_since_the_report() -> None:
     instance.started(tickets[0], 100)
     assert (instance.candidate().running, instance.candidate().waiting) == (1, 4)
     fake.waiting = 0
-    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    view.apply(fake.fleet(), fake.states(), time.monotonic())
     assert view.services[MODEL].ready == [instance]
     assert (instance.candidate().running, instance.candidate().queued_prompt_tokens) == (5, 0), "nothing queues there"
     for ticket in tickets[1:]:
@@ -114,7 +151,7 @@ def test_stream_keeps_its_place_in_the_queue_until_its_first_byte_when_the_repor
     view = view_of(fake)
     (instance,) = view.services[MODEL].ready
     ticket = instance.dispatched(100, stream=True)
-    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    view.apply(fake.fleet(), fake.states(), time.monotonic())
     assert instance.candidate().queued_prompt_tokens == 100
     instance.started(ticket, 100)
     assert instance.candidate().queued_prompt_tokens == 0
@@ -127,7 +164,7 @@ def test_counts_survive_when_an_instance_drains_and_comes_back() -> None:
     instance.dispatched(10, stream=True)
     for state in ("draining", "draining", "ready"):
         fake.state = state
-        view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+        view.apply(fake.fleet(), fake.states(), time.monotonic())
     assert view.services[MODEL].ready == [instance]
     assert instance.in_flight == 1
 
@@ -141,10 +178,10 @@ def test_instance_serves_on_when_its_agent_has_not_heard_yet_of_its_move_to_anot
         service, partition="whole", classes=[whole], pools=[wire.FleetPool(9, "location-1", "ALL", 1.2)]
     )
     moved = msgspec.structs.replace(fake.fleet(), services=[service, other])
-    view.apply(moved, fake.states(), time.time(), time.monotonic())
+    view.apply(moved, fake.states(), time.monotonic())
     assert view.services[MODEL].ready == [instance]
     gone = msgspec.structs.replace(moved, services=[other])
-    view.apply(gone, fake.states(), time.time(), time.monotonic())
+    view.apply(gone, fake.states(), time.monotonic())
     assert view.ready_instances == 0
 
 
@@ -186,13 +223,13 @@ def test_other_gateways_are_taken_to_have_sent_alike_since_the_report(gateways: 
     fake = FakeFleet(["http://127.0.0.1:1"])
     view = view_of(fake)
     view.gateways = gateways
-    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    view.apply(fake.fleet(), fake.states(), time.monotonic())
     (instance,) = view.services[MODEL].ready
     instance.dispatched(100, stream=True)
     candidate = instance.candidate()
     assert candidate.load == 1 + waiting
     assert candidate.queued_prompt_tokens == tokens
-    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    view.apply(fake.fleet(), fake.states(), time.monotonic())
     assert instance.candidate().load == 1, "the report has them"
 
 
@@ -210,7 +247,7 @@ async def test_last_snapshot_stays_when_the_source_fails_and_says_so_once(caplog
     task.cancel()
 
 
-async def test_agent_keeps_its_last_state_until_stale_when_its_key_has_expired() -> None:
+async def test_instances_stay_when_their_agents_key_has_expired_until_their_node_leaves() -> None:
     fake, view = FakeFleet(["http://127.0.0.1:1"]), FleetView()
     refresher = Refresher(view, fake)
     await refresher.refresh()
@@ -222,34 +259,21 @@ async def test_agent_keeps_its_last_state_until_stale_when_its_key_has_expired()
     assert view.ready_instances == 0, "the node has left the fleet"
 
 
-@dataclass
-class Clock:
-    """Stands for the module `time`, and can be turned on."""
-
-    ahead_s: float = 0.0
-
-    def time(self) -> float:
-        return time.time() + self.ahead_s
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self.ahead_s
-
-
-@pytest.mark.parametrize(("reads_s", "usable"), [((60.0,), 1), ((60.0, 1.0, 1.0), 1), ((60.0, *[2.0] * 8), 0)])
-async def test_agents_are_not_taken_to_be_silent_when_nobody_could_be_heard(
-    monkeypatch: pytest.MonkeyPatch, reads_s: Sequence[float], usable: int
-) -> None:
-    """Redis was gone for a minute and is back without the agents' states, whose keys have expired."""
-    clock = Clock()
-    monkeypatch.setattr(redis_tasks, "time", clock)
+async def test_silence_is_counted_by_this_hosts_receipt_of_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(redis_tasks, "time", SimpleNamespace(monotonic=lambda: now_s))
     fake, view = FakeFleet(["http://127.0.0.1:1"]), FleetView()
-    refresher = Refresher(view, fake)
-    await refresher.refresh()
-    fake.states = dict  # type: ignore[method-assign]
-    for gap_s in reads_s:
-        clock.ahead_s += gap_s
+    refresher, checks, said = Refresher(view, fake), HealthChecks(view), fake.states()
+    fake.states = lambda: said  # type: ignore[method-assign]
+    for now_s, silent in ((1000.0, False), (1004.0, False), (1005.5, True)):
         await refresher.refresh()
-    assert view.ready_instances == usable, "from then on their silence counts"
+        checks.look(now_s)
+        (instance,) = view.services[MODEL].ready
+        assert instance.silent == silent
+    assert (checks.silent, view.not_ready()) == (1, ""), "it stays in rotation"
+    said = {"node-1": msgspec.structs.replace(said["node-1"], at_s=said["node-1"].at_s - 3600.0)}
+    await refresher.refresh()
+    assert not instance.silent, "another report is a new one, whatever its time"
 
 
 async def test_ready_says_why_when_it_is_not(bench: Bench) -> None:
@@ -257,11 +281,11 @@ async def test_ready_says_why_when_it_is_not(bench: Bench) -> None:
         async with bench.http.get(bench.url + "/ready") as response:
             return response.status, await response.json()
 
-    assert await ready() == (200, {"status": "ready", "instances": 1})
-    bench.server.fleet.fresh_at_s = time.monotonic() - 20
     status, body = await ready()
-    assert status == 503
-    assert "20 s old" in str(body["reason"])
+    assert (status, body["status"], body["instances"]) == (200, "ready", 1)
+    bench.server.fleet.fresh_at_s = time.monotonic() - 3600
+    status, body = await ready()
+    assert (status, round(float(str(body["snapshot_age_s"])))) == (200, 3600), "it serves by what it heard last"
     bench.fleet.state = "draining"
     bench.publish()
     assert await ready() == (503, {"status": "not ready", "reason": "no instance is ready"})

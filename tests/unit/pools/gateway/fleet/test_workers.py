@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from pools import wire
 from pools.gateway.errors import ApiError
+from pools.gateway.fleet import workers
 from pools.gateway.fleet.worker_api import WorkerApi
 from pools.gateway.fleet.workers import Workers
 from pools.gateway.redis_tasks import Refresher, Repeated, keep_refreshing
@@ -129,7 +130,9 @@ async def test_worker_is_of_the_largest_class_when_it_names_none(api: WorkerBenc
     assert (instance.request_class, instance.state.model, instance.state.max_mhz) == ("LL", "Llama3-70B", 1410.0)
 
 
-async def test_worker_is_as_busy_as_its_engine_says_while_that_is_news(api: WorkerBench) -> None:
+async def test_worker_is_as_busy_as_its_engine_says_while_that_is_news(
+    api: WorkerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def load() -> tuple[int | None, int | None, float | None]:
         (instance,) = api.bench.server.fleet.instances()
         return instance.state.running, instance.state.waiting, instance.state.kv_usage
@@ -143,7 +146,7 @@ async def test_worker_is_as_busy_as_its_engine_says_while_that_is_news(api: Work
     await until(lambda: load() == (9, 4, 0.5))
     assert api.ready() == 1, "whether it gets requests is for its health check to say"
     assert instance.candidate().running == 9
-    api.store.measured = replace(api.store.measured, at_s=time.time() - 60.0)
+    monkeypatch.setattr(workers, "MEASURED_S", 0.02)
     await until(lambda: load() == (None, None, None))
     assert api.ready() == 1
 

@@ -29,7 +29,7 @@ class Picker:
     fleet: FakeFleet
 
     def publish(self) -> None:
-        self.server.runtime.fleet.apply(self.fleet.fleet(), self.fleet.states(), time.time(), time.monotonic())
+        self.server.runtime.fleet.apply(self.fleet.fleet(), self.fleet.states(), time.monotonic())
 
     def envoy(self, mode: str = DUPLEX, back: str = DUPLEX, tells_modes: bool = True) -> FakeEnvoy:
         return FakeEnvoy(self.server.port, mode, back, tells_modes)

@@ -68,7 +68,7 @@ class House:
         self.guests: list[Guest] = []
 
     def publish(self) -> None:
-        self.view.apply(self.fake.fleet(), self.fake.states(), time.time(), time.monotonic())
+        self.view.apply(self.fake.fleet(), self.fake.states(), time.monotonic())
 
     @property
     def instances(self) -> list[Instance]:

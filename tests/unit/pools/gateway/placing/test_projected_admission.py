@@ -67,7 +67,7 @@ def limited(bench: Bench, **limits: float | None) -> None:
     fleet = bench.fleet.fleet()
     first = msgspec.structs.replace(fleet.services[0], objectives=wire.LatencyLimits(**limits))
     fleet = msgspec.structs.replace(fleet, services=[first, *fleet.services[1:]])
-    bench.server.fleet.apply(fleet, bench.fleet.states(), time.time(), time.monotonic())
+    bench.server.fleet.apply(fleet, bench.fleet.states(), time.monotonic())
 
 
 async def stream(bench: Bench, **fields: Any) -> int:

@@ -94,7 +94,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         if timeouts and server.gateway.web:
             server.gateway.web.timeouts = timeouts
         fleet = FakeFleet([])
-        server.fleet.apply(fleet.fleet(), fleet.states(), 0.0, 0.0)
+        server.fleet.apply(fleet.fleet(), fleet.states(), 0.0)
         made.append(Relay(server, web, aiohttp.ClientSession(headers=AUTH)))
         return made[-1]
 

@@ -1,0 +1,116 @@
+"""What the gateway believes of instances when nobody tells it: it asks the engines themselves.
+
+An agent that is silent, and a Redis that cannot be read, say nothing of engines. Their instances stay; those that have
+not just answered a request are asked for `/health`, and so are those that are out of rotation or give no answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+
+from .engine_probe import EngineProbe, Finding
+from .instance import Instance
+from .view import FleetView
+
+log = logging.getLogger(__name__)
+
+SILENT_S = 5.0  # agents report each second
+PERIOD_S = 2.0
+TIMEOUT_S = 1.0
+FAILURES = 2  # in a row: then an instance leaves rotation
+MOST_AT_ONCE = 64
+
+
+class HealthChecks:
+    """Make and use it inside a running event loop. `panics` counts how often a class of a service began to panic."""
+
+    def __init__(self, view: FleetView) -> None:
+        self._view = view
+        self._probe = EngineProbe(TIMEOUT_S)
+        self._room = asyncio.Semaphore(MOST_AT_ONCE)
+        self._failures: dict[str, int] = defaultdict(int)  # in a row, by instance
+        self._silent_nodes: set[str] = set()
+        self._panicking: set[tuple[str, int]] = set()
+        self.panics = 0
+
+    @property
+    def silent(self) -> int:
+        """Instances whose agents are not heard."""
+        return sum(i.silent for i in self._view.instances())
+
+    @property
+    def out(self) -> int:
+        """Instances that are out of rotation: ejected, or lost."""
+        now_s = time.monotonic()
+        return sum(i.lost or not i.health.usable(now_s) for i in self._view.instances())
+
+    @property
+    def panicking(self) -> int:
+        """Classes of services of which most instances do not look well: all of them get requests."""
+        return len(self._panicking)
+
+    async def keep(self) -> None:
+        """Asks those that are to be asked, now and then, until it is cancelled."""
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            await self.check()
+
+    async def close(self) -> None:
+        await self._probe.close()
+
+    def look(self, now_s: float) -> None:
+        """Takes note of silent agents and of classes that panic. `now_s` is monotonic."""
+        instances = list(self._view.instances())
+        for instance in instances:
+            if not instance.silent and now_s - instance.heard_at_s > SILENT_S:
+                instance.goes_silent()
+        silent = {i.node for i in instances if i.silent}
+        if silent != self._silent_nodes:
+            nodes = ", ".join(sorted(silent)[:10]) + (" ..." if len(silent) > 10 else "")
+            log.warning("agents that are not heard: %s; their engines are asked themselves", nodes or "none any more")
+            self._silent_nodes = silent
+        panicking = {(s.name, rank) for s in self._view.services.values() for rank in s.panicking(now_s)}
+        for name, rank in panicking - self._panicking:
+            self.panics += 1
+            log.error("most instances of '%s' (class %d) do not look well: all of them get requests", name, rank)
+        self._panicking = panicking
+        uids = {i.uid for i in instances}
+        for uid in set(self._failures) - uids:
+            del self._failures[uid]
+
+    async def check(self) -> None:
+        """Asks once every instance of which there is doubt. Takes a time-out for each 64 that do not answer."""
+        await asyncio.gather(*(self._ask(i) for i in self._view.instances() if self._is_doubtful(i)))
+
+    @staticmethod
+    def _is_doubtful(instance: Instance) -> bool:
+        proven = instance.proves_itself()
+        return bool(instance.health.ejections) or instance.suspect or (instance.silent and not proven)
+
+    async def _ask(self, instance: Instance) -> None:
+        async with self._room:
+            finding = await self._probe.ask(instance.url)
+        was_lost = instance.lost
+        if finding.wrong:
+            self._failed(instance, finding)
+        else:
+            if self._failures.pop(instance.uid, 0) or instance.health.unreachable:
+                instance.health.answers_again(time.monotonic())
+            instance.lost = False
+        if instance.lost != was_lost:
+            log.warning(
+                "instance %s %s", instance.uid, f"is lost: {finding.wrong}" if instance.lost else "is found again"
+            )
+            self._view.apply_again()
+
+    def _failed(self, instance: Instance, finding: Finding) -> None:
+        """What refuses is out at once, as when it refuses a request; with a silent agent it is soon taken for lost."""
+        self._failures[instance.uid] += 1
+        in_a_row = self._failures[instance.uid] >= FAILURES
+        if not finding.reached or in_a_row:
+            instance.health.failed(time.monotonic(), refused=not finding.reached, hangs=in_a_row)
+        if in_a_row and instance.silent and not finding.reached:
+            instance.lost = True
