@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def dead() -> None:
-    """Rows that could not be stored, set aside while the others of their message were stored.
+    """Show and store again what could not be stored, and was set aside while the other rows of its message were stored.
 
     Each has the reason: a time far from this machine's clock, a number out of its range, a text that is none. They are
     kept for 14 days, the newest 20,000 at most.
@@ -48,7 +48,7 @@ def list_(last: int, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @database()
 def replay(ids: tuple[int, ...], every: bool, as_json: bool) -> None:
-    """Try again to store rows, by their numbers in `greenserve dead list`.
+    """Take rows that were set aside, by their numbers in `greenserve dead list`, and store them if that is possible now.
 
     What is stored leaves the list. A request record that is there already stays as it is. Exit status 1 when something
     still cannot be stored, 2 when there is no row of a number.

@@ -59,7 +59,7 @@ class _EmptyScrapeState:
 def families(monkeypatch, tmp_path) -> dict[str, tuple[str, str, str]]:
     """Every family that is served by web, agents and gateways: name -> (type, help, where)."""
     empty: dict[str, Any] = {
-        "dead_messages": 0, "tasks": {}, "site_power": {}, "ledger_shares": [], "feed_ages": [], "intensities": {},
+        "dead_rows": 0, "tasks": {}, "site_power": {}, "ledger_shares": [], "feed_ages": [], "intensities": {},
         "attainment": {}, "instances": [], "decisions": [], "epochs": [], "jobs": [], "batches": ([], 0),
         "open_alerts": [],
     }  # fmt: skip
