@@ -48,7 +48,7 @@ def list_(last: int, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @database()
 def replay(ids: tuple[int, ...], every: bool, as_json: bool) -> None:
-    """Take rows that were set aside, by their numbers in `greenserve dead list`, and store them if that is possible now.
+    """Take rows that were set aside, by their numbers in `greenserve dead list`, and store them if that is possible.
 
     What is stored leaves the list. A request record that is there already stays as it is. Exit status 1 when something
     still cannot be stored, 2 when there is no row of a number.
