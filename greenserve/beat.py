@@ -38,7 +38,7 @@ def every(period_s: float) -> schedule:
     return schedule(period_s, nowfun=monotonic_now)
 
 
-class MonotonicScheduler(Scheduler):
+class MonotonicScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
     """Sends what is due by schedules that `every` makes. Its heartbeat says that the broker took a task from it."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

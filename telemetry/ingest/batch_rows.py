@@ -185,6 +185,10 @@ def _pick_gpus(gpus: wire.GpuSamples, which: Mask) -> wire.GpuSamples:
     if not which.any():
         return wire.GpuSamples()
     of = gpus.of_what
-    columns = (list(compress(column, which)) for column in (of.gpu_uuids, of.instance_uids, of.instance_states))
+    labels = wire.GpuLabels(
+        list(compress(of.gpu_uuids, which)),
+        list(compress(of.instance_uids, which)),
+        list(compress(of.instance_states, which)),
+    )
     kept = np.frombuffer(gpus.numbers, dtype="<f8").reshape(gpus.rows, -1)[which]
-    return wire.GpuSamples(msgspec.msgpack.encode(wire.GpuLabels(*columns)), kept.tobytes())
+    return wire.GpuSamples(msgspec.msgpack.encode(labels), kept.tobytes())

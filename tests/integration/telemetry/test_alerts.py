@@ -495,10 +495,10 @@ def test_end_is_sent_after_the_beginning(stale, sink):
     sink.statuses = [503]
     stale.rounds()
     sink.statuses = [204]
-    AlertNotice.objects.update(due_at=stale.now + timedelta(hours=1))
+    AlertNotice.objects.update(due_at=stale.now + timedelta(minutes=25))
     stale.rounds(4, stale.feeds_answer)
     assert Alert.objects.get().state == "resolved"
     assert sent(sink) == [("raised", "feed_stale")]
-    stale.now += timedelta(hours=1)
+    stale.now += timedelta(minutes=25)
     notices.deliver(stale.now)
     assert sent(sink)[1:] == [("raised", "feed_stale"), ("resolved", "feed_stale")]
