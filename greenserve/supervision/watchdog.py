@@ -20,6 +20,7 @@ from pools import wire
 # Longer than a broker's time-outs; of the worker, than a task may take (CELERY_TASK_TIME_LIMIT); of the ingester, than
 # its longest commit.
 LIMITS_S: Mapping[str, float] = {"beat": 60.0, "epochs": 180.0, "ingester": 120.0}
+STARTING = 3.0  # times its limit until a process that was started gives its first sign: machines are busy then
 LONGEST_LIMIT_S = 1_800.0
 CHECK_TIMEOUT_S = 2
 RUNS = "scheduler.tasks.heartbeat|success"  # the field of wire.TASKS_KEY that counts beat's task without work
@@ -56,8 +57,8 @@ class Watchdog:
     def look(self, started: Mapping[str, float]) -> list[Stall]:
         """Returns the processes that are stuck; those without an excuse are to be restarted.
 
-        A process has its limit from its start on, or from when Redis answers again, and twice as long after each
-        restart that did not help.
+        A process has its limit from its last sign on, or from when Redis answers again; three times as long from its
+        start to its first sign, and twice as long after each restart that did not help.
 
         Args:
             started: The processes that run, with their monotonic times of start.
@@ -73,8 +74,10 @@ class Watchdog:
             if signs is None:
                 watched.since_mono_s = now_s
                 continue
+            starting = watched.since_mono_s < started[name]
+            limit_s = self.limits_s[name] * (STARTING if starting else 1.0) * 2.0**watched.tries
             for_s = now_s - max(watched.since_mono_s, started[name])
-            if for_s < min(LONGEST_LIMIT_S, self.limits_s[name] * 2.0**watched.tries):
+            if for_s < min(LONGEST_LIMIT_S, limit_s):
                 continue
             excuse = self.excuse()
             watched.since_mono_s = now_s

@@ -79,11 +79,14 @@ def test_who_waits_for_postgresql_has_an_excuse_and_is_stuck_after_it() -> None:
     assert [stall.excuse for _, stall in world.go(60)] == [""]
 
 
-def test_a_process_has_its_limit_from_its_start_on() -> None:
+def test_a_process_has_three_times_its_limit_from_its_start_to_its_first_sign() -> None:
     world = World()
     world.sign = None
-    assert world.go(100, started_s=1_090.0) == []
-    assert len(world.go(60, started_s=1_090.0)) == 1
+    world.go(1)
+    assert world.go(260, started_s=1_090.0) == []
+    assert len(world.go(10, started_s=1_090.0)) == 1
+    world.go(1, progress=True, started_s=1_300.0)
+    assert len(world.go(61, started_s=1_200.0)) == 1
 
 
 def test_a_sign_that_expires_is_no_progress() -> None:
