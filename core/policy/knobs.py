@@ -15,6 +15,7 @@ WHOLE, DYNAMO = "whole", "dynamo"  # partitions
 WHOLE_CLASS = "ALL"  # the one class of the partition `whole`
 USUAL_S = {Loop.CARBON: 1800.0, Loop.SCALE: 1800.0, Loop.SHARD: 300.0, Loop.CLOCK: 1.0}  # periods
 _NO_QUEUE = OneWorld("live", "the simulator has no queue at the gateway")
+_STAYS = OneWorld("live", "a simulated request stays where it was sent until its engine begins it")
 _OF_SETTINGS = "as settings have it"  # GREENSERVE_LOOPS
 
 
@@ -181,6 +182,11 @@ class Knobs:
     )
     emergencies: bool = setting(False, "DynamoLLM IV-D: reorder, top clock, re-steer, squash")
     emergencies_up_to: str = setting("squash", "the last rung of that ladder", ("reorder", "ramp", "resteer", "squash"))
+    early_moves: bool = setting(
+        False,
+        "a stream whose first token is overdue goes to another instance where it can still come in time",
+        only=_STAYS,
+    )
     split: str = setting(
         "none", "prompt: prefill and decode apart; any: at any token (DynaServe 4.1)", ("none", "prompt", "any")
     )

@@ -32,6 +32,7 @@ from .intake import Intake
 from .placing.clock_requests import ClockRequests, PendingClockRequest
 from .placing.deadline_clocks import LOOK_S, DeadlineClocks
 from .placing.dispatch import Dispatcher, Gate
+from .placing.early_moves import EarlyMoves
 from .placing.emergencies import Emergencies
 from .placing.hung_engines import HungEngines
 from .placing.instance_choice import Router
@@ -99,6 +100,7 @@ class GatewayRuntime:
         self.emergencies = Emergencies(self.dispatcher, self.clocks)
         self.health = HealthChecks(self.fleet)
         self.hung = HungEngines(self.dispatcher)
+        self.early = EarlyMoves(self.dispatcher, router)
         self.intake = Intake(self.fleet, self.classifier, self.journal, self.metrics)
 
     def metrics_page(self, in_flight: int, connections: int, everywhere: Labels = ()) -> bytes:
@@ -130,6 +132,7 @@ class GatewayRuntime:
             "panics_total": ("Times that most instances of a class did not look well.", self.health.panics),
             "hung_engines_total": ("Times that an engine was found to hang.", self.hung.found),
             "moved_requests_total": ("Requests taken from an engine out of rotation to another.", self.hung.moved),
+            "early_moves_total": ("Streams moved because their first token was overdue.", self.early.moved),
             "journal_shipped_rows_total": ("Request rows confirmed by Redis.", shipped),
         }
         return self.metrics.text(gauges, counters, self.classifier.counts.families(), everywhere)
@@ -142,7 +145,7 @@ class GatewayRuntime:
     def start(self) -> None:
         """Begins the tasks that talk to Redis, those that keep what is learned, and the looks at clocks."""
         config = self._config
-        self.begin(self._keep_looking(), "clocks by deadlines")
+        self.begin(self._keep_looking(), "deadlines")
         self.begin(self.health.keep(), "health checks")
         if self.learned is not None:
             self.begin(self.learned.keep(), "learned")
@@ -214,7 +217,9 @@ class GatewayRuntime:
     async def _keep_looking(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            self.deadlines.look(self.fleet.services, time.monotonic())
+            now_s = time.monotonic()
+            self.deadlines.look(self.fleet.services, now_s)
+            self.early.look(self.fleet.services.values(), now_s)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

@@ -87,6 +87,7 @@ class RequestPolicy(Message, frozen=True):
         clock_floor, clock_floor_mhz: The lowest clock that is asked for, see Knobs.
         emergencies: Climb DynamoLLM's ladder (IV-D) when requests are about to be late, to `emergencies_up_to` at most.
         split: none | prompt (prefill and decode apart) | any (DynaServe).
+        early_moves: Move a stream whose first token is overdue to where it can still come in time.
     """
 
     route: str = "least_energy"
@@ -114,6 +115,7 @@ class RequestPolicy(Message, frozen=True):
     clock_tpot_share: float = 0.8
     clock_floor: str = "gpu"
     clock_floor_mhz: float | None = None
+    early_moves: bool = False
 
 
 class FleetService(Message, frozen=True):

@@ -176,6 +176,7 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
         clock_tpot_share=0.9,
         clock_floor="voltage",
         clock_floor_mhz=800.0,
+        early_moves=True,
     )
     service = wire.FleetService(
         name="llama3-70b",
