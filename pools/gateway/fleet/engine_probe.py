@@ -8,8 +8,7 @@ import aiohttp
 
 
 class Finding(NamedTuple):
-    """What an engine's `/health` answers. `wrong` says why it is not well; empty: it is. `reached`: it took the
-    connection."""
+    """An engine's answer. `wrong` says why it is not well; empty: it is. `reached`: it took the connection."""
 
     wrong: str
     reached: bool = True

@@ -28,7 +28,7 @@ class EarlyMoves:
         self.moved = 0
 
     def look(self, services: Iterable[Service], now_s: float) -> None:
-        """Call it several times a second. `now_s` is monotonic."""
+        """Moves those whose time it is, if it is called several times a second. `now_s` is monotonic."""
         for service in services:
             if service.policy.early_moves:
                 for instance in service.ready:
@@ -47,7 +47,7 @@ class EarlyMoves:
                 self.moved += slot.owner.move()
 
     def _is_in_time(self, service: Service, slot: Slot, left_s: float, now_s: float) -> bool:
-        """Whether another instance of its class has room, and is projected to begin it within the time left."""
+        """Says whether another instance of its class has room, and is projected to begin it within the time left."""
         request = self._dispatcher.request_of(service, slot.call)
         alone = self._router.alone(service, request)
         if alone is None:

@@ -34,7 +34,7 @@ class HungEngines:
         self.moved = 0
 
     def look(self, services: Iterable[Service], now_s: float) -> None:
-        """Call it about twice a second. `now_s` is monotonic."""
+        """Finds engines that hang, if it is called about twice a second. `now_s` is monotonic."""
         if now_s - self._looked_s > OWN_PAUSE_S:
             self._progress.clear()
         self._looked_s = now_s
@@ -74,7 +74,7 @@ class HungEngines:
 
 
 def awaits_first_byte(slot: Slot) -> bool:
-    """Whether nothing has come of it. An answer that is no stream comes whole: until then nothing has."""
+    """Says whether nothing has come of it. An answer that is no stream comes whole: until then nothing has."""
     return slot.owner is not None and not (slot.call.stream and slot.begun)
 
 

@@ -20,7 +20,7 @@ BEGAN_S = 1000.0
 
 @dataclass
 class Owner:
-    """A call that was sent somewhere; it takes note of what it is told (Recallable)."""
+    """Stands for a call that was sent somewhere, and counts its moves (Recallable)."""
 
     moves: int = 0
 
