@@ -115,16 +115,15 @@ class Child:
         return self.process.pid if self.process else None
 
     def start(self) -> None:
-        """Starts the process, output appended to its log. Raises StartError."""
+        """Starts the process, output appended to its log; to no log where the disk takes none. Raises StartError."""
         spec = self.spec
-        if spec.before:
-            spec.before()
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            try:
+        try:
+            if spec.before:
+                spec.before()
+            with _open_log(self.log) as log:
                 self.process = _popen(spec, log)
-            except (OSError, subprocess.SubprocessError) as error:
-                raise StartError(f"{spec.name} cannot be started ({spec.argv[0]}): {error}") from error
+        except (OSError, subprocess.SubprocessError) as error:
+            raise StartError(f"{spec.name} cannot be started ({spec.argv[0]}): {error}") from error
         self.started_at_s, self.started_mono_s = time.time(), time.monotonic()
         self.identity = Identity.of(self.process.pid)
 
@@ -209,6 +208,14 @@ def as_account(account: str | None) -> AccountArguments:
         return {}
     uid, gid = account_ids(account)
     return {"user": uid, "group": gid, "extra_groups": []}
+
+
+def _open_log(path: Path) -> IO[bytes]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("ab")
+    except OSError:
+        return Path(os.devnull).open("ab")  # a process without its log is better than none
 
 
 def _popen(spec: Spec, log: IO[bytes]) -> subprocess.Popen[bytes]:

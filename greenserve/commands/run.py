@@ -42,7 +42,12 @@ def up(detach: bool, as_json: bool) -> None:
     began = time.monotonic()
 
     def report(line: str) -> None:
-        click.echo(f"{time.strftime('%H:%M:%S')} {time.monotonic() - began:6.1f} s  {line}", err=as_json)
+        try:
+            click.echo(f"{time.strftime('%H:%M:%S')} {time.monotonic() - began:6.1f} s  {line}", err=as_json)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            pass  # a full disk under its log must not end the supervisor
 
     def announce() -> None:
         _announce(config, summary(config), as_json=as_json, seconds=time.monotonic() - began)

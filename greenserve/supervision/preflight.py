@@ -7,9 +7,11 @@ import fcntl
 import importlib.util
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from greenserve.supervision.supervisor import write_whole
 ALREADY_RUNNING = 3
 PORT_TAKEN = 4
 START_FAILED = 5
+LEAST_FREE_BYTES = 100_000_000
 
 
 class Refusal(Exception):
@@ -60,7 +63,11 @@ class Lock:
             ) from None
         self._fd = fd
         os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            message = f"cannot write to {self.path.parent}: {error.strerror}; make room, or set GREENSERVE_VAR"
+            raise Refusal(message, START_FAILED) from None
 
     def holder(self) -> int | None:
         """Returns the pid of the supervisor that runs; None: none does."""
@@ -103,9 +110,13 @@ def close_to_others(var_dir: Path) -> None:
 
 
 def write_state(var_dir: Path, state: str, **more: Any) -> None:
-    """Writes the supervisor's state (starting, ready, stopping) for `greenserve status` and `up --detach`."""
+    """Writes the supervisor's state (starting, ready, stopping) for `greenserve status` and `up --detach`.
+
+    A disk that takes nothing does not keep it from starting and stopping processes; it says so itself each second.
+    """
     content = {"supervisor_pid": os.getpid(), "state": state, "at_s": time.time(), **more}
-    write_whole(var_dir / "run" / "supervisor.json", json.dumps(content).encode())
+    with suppress(OSError):
+        write_whole(var_dir / "run" / "supervisor.json", json.dumps(content).encode())
 
 
 def read_state(var_dir: Path) -> dict[str, Any]:
@@ -121,6 +132,17 @@ def check_packages() -> None:
     if strange := packages.not_ours():
         names = ", ".join(strange)
         raise Refusal(f"other files than GreenServe's are in the package {names}: {packages.REMEDY}", START_FAILED)
+
+
+def check_room(var_dir: Path) -> None:
+    """Raises Refusal when the data folder's disk is full: PostgreSQL and Redis would not come up."""
+    free_bytes = shutil.disk_usage(var_dir).free
+    if free_bytes < LEAST_FREE_BYTES:
+        raise Refusal(
+            f"the disk of {var_dir} has {free_bytes / 1e6:.0f} MB free, and GreenServe starts with "
+            f"{LEAST_FREE_BYTES / 1e6:.0f} MB at least: make room, or set GREENSERVE_VAR to a folder on another disk",
+            START_FAILED,
+        )
 
 
 def check_port(host: str, port: int, what: str, variable: str) -> None:
@@ -162,7 +184,9 @@ def control_ports(var_dir: Path, nodes: Collection[str], running: Mapping[str, i
         if not isinstance(port, int) or port in chosen.values() or not _free(port):
             port = _any_free_port(set(chosen.values()))
         chosen[node] = port
-    write_whole(path, json.dumps(chosen).encode())
+    if chosen != known:
+        with suppress(OSError):  # after the next start the ports may then be others
+            write_whole(path, json.dumps(chosen).encode())
     return chosen
 
 

@@ -10,6 +10,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -89,6 +90,7 @@ class Supervisor:
         self._stalled = stalled
         self._published_mono_s = float("-inf")
         self._stopping = False
+        self._disk_fault = ""
         self.log_dir.mkdir(parents=True, exist_ok=True)
         self.table_path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -248,30 +250,57 @@ class Supervisor:
 
     def _cap_log(self, log: Path) -> None:
         """Moves a log's content aside when it has grown too large. Children append, so they write on at its new end;
-        lines written during the copy may be lost."""
-        try:
-            if log.stat().st_size > LOG_LIMIT_BYTES:
-                shutil.copyfile(log, log.with_suffix(".log.1"))
-                os.truncate(log, 0)
-        except FileNotFoundError:
-            pass
+        lines written during the copy may be lost. On a disk without room for the copy the log begins anew without it.
+        """
+        copy = log.with_suffix(".log.1")
+        with suppress(OSError):
+            if log.stat().st_size <= LOG_LIMIT_BYTES:
+                return
+            try:
+                shutil.copyfile(log, copy)
+            except OSError as error:
+                self._note_disk(error)
+                copy.unlink(missing_ok=True)
+            os.truncate(log, 0)
 
     def _write_table(self) -> None:
         table = wire.ProcessTable(
             at_s=time.time(), processes=[slot.row(self._stopping) for slot in self.slots.values()]
         )
-        write_whole(self.table_path, wire.encode(table))
+        if self._write(self.table_path, wire.encode(table)) and self._disk_fault:
+            self._disk_fault = ""
+            self._report(f"{self.table_path.parent} can be written again")
         self._publish(table)
         for slot in self.slots.values():
             self._cap_log(slot.child.log)
 
     def _remember(self) -> None:
         identities = {name: slot.child.identity for name, slot in self.slots.items() if slot.child.identity}
-        write_whole(self.identities_path, msgspec.json.encode(identities))
+        self._write(self.identities_path, msgspec.json.encode(identities))
+
+    def _write(self, path: Path, content: bytes) -> bool:
+        """The processes go on where the disk takes nothing: what it should know is told to others, too."""
+        try:
+            write_whole(path, content)
+        except OSError as error:
+            self._note_disk(error)
+            return False
+        return True
+
+    def _note_disk(self, error: OSError) -> None:
+        if not self._disk_fault:
+            where = error.filename or self.table_path.parent
+            self._report(f"{where} cannot be written ({error.strerror}): make room; the processes go on meanwhile")
+        self._disk_fault = str(error)
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replaces a file in one step: a reader sees the old content or the new."""
+    """Replaces a file in one step: a reader sees the old content or the new. Raises OSError, and leaves the old."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(content)
-    draft.replace(path)
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise

@@ -42,6 +42,7 @@ def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], N
     try:
         preflight.write_state(config.var_dir, "starting")
         preflight.check_packages()
+        preflight.check_room(config.var_dir)
         client = redis.Redis.from_url(
             product_processes.redis_url(config), socket_timeout=0.5, socket_connect_timeout=0.5
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -284,3 +285,68 @@ def test_stray_is_ended_when_an_earlier_supervisor_left_it(
         for process in (stray, bystander):
             process.kill()
             process.wait()
+
+
+class FullDisk:
+    """Nothing can be written below the supervisor's folder, until `undo`; reading goes on."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+
+        def full(path: Path, *_: object, **__: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+        patch.setattr(Path, "write_bytes", full)
+        patch.setattr(supervision.shutil, "copyfile", lambda source, copy: full(copy))
+        opened = Path.open
+
+        def no_new_files(path: Path, mode: str = "r", **more: object) -> object:
+            return full(path) if "a" in mode and path.suffix == ".log" else opened(path, mode, **more)
+
+        patch.setattr(Path, "open", no_new_files)
+
+    def undo(self) -> None:
+        self._patch.undo()
+
+
+def test_processes_are_kept_running_when_the_disk_is_full(
+    supervisor: Supervisor, lines: list[str], tables: list[wire.ProcessTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor.start(spec("a"))
+    monkeypatch.setattr(supervision, "PUBLISH_EVERY_S", 0.0)
+    monkeypatch.setattr(supervision, "LOG_LIMIT_BYTES", 10)
+    log = supervisor.slots["a"].child.log
+    log.write_bytes(b"a line of a log\n" * 10)
+    with monkeypatch.context() as patch:
+        disk = FullDisk(patch)
+        kill(supervisor, "a")
+        assert supervisor.wait_until(lambda: supervisor.slots["a"].restarts == 1, timeout_s=5)
+        supervisor.start(spec("b"))
+        supervisor.tick()
+        assert [row.state for row in tables[-1].processes] == ["running", "running"], "others are told all the same"
+        assert log.stat().st_size == 0, "a full disk does not keep a log from being cut off"
+        assert sum("cannot be written" in line for line in lines) == 1, "said once"
+        disk.undo()
+        supervisor.tick()
+    assert "can be written again" in lines[-1]
+    written = wire.decode(supervisor.table_path.read_bytes(), wire.ProcessTable)
+    assert [row.name for row in written.processes] == ["a", "b"]
+    assert not list(supervisor.table_path.parent.glob(".*")), "no half file is left"
+
+
+def test_process_that_logs_ends_its_work_when_the_disk_of_its_log_is_full(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    """As each of ours logs: by `logging`, to the file that the supervisor opened."""
+    code = """
+import logging, pathlib, sys
+logging.basicConfig(level=logging.INFO)
+for n in range(2000):
+    logging.info("line %d", n)
+pathlib.Path(sys.argv[1]).touch()
+"""
+    os.symlink("/dev/full", supervisor.log_dir / "chatty.log")
+    done = tmp_path / "done"
+    argv = (sys.executable, "-c", code, str(done))
+    supervisor.start(Spec(name="chatty", argv=argv, env={**os.environ, "PYTHONUNBUFFERED": "1"}, cwd=ROOT))
+    assert supervisor.wait_until(done.exists, timeout_s=8)

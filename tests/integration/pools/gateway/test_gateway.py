@@ -168,6 +168,7 @@ async def test_gateway_becomes_ready_and_serves_when_a_fleet_is_published(
     assert gateway.spooled() == 0
     beat = wire.decode(store.get(wire.alive_key("gateway")) or b"", wire.Heartbeat)
     assert time.time() - beat.at_s < 5
+    assert beat.disk == wire.DiskState()
     assert 0 < store.ttl(wire.alive_key("gateway")) <= wire.HEARTBEAT_TTL_S
     publish(store, engine, state="draining")
     await until("not ready", lambda: _not_ready(http, gateway))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import os
 import socket
@@ -131,3 +132,40 @@ def test_logs_and_spools_are_closed_to_others_also_those_of_earlier_versions(tmp
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
     folders = {"log": 0o750, "spool": 0o700, "learned": 0o700, "reports": 0o750}
     assert modes == folders | {"web.log": 0o640, "gateway.log": 0o640}
+
+
+def test_start_is_refused_and_the_folder_named_when_its_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preflight.check_room(tmp_path)
+    usage = preflight.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: usage._replace(free=7_000_000))
+    with pytest.raises(Refusal, match="has 7 MB free, and GreenServe starts with 100 MB at least") as caught:
+        preflight.check_room(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+    assert caught.value.status == preflight.START_FAILED
+
+
+def test_state_and_ports_do_not_stop_the_supervisor_when_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    preflight.write_state(tmp_path, "ready")
+
+    def full(path: Path, *_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    preflight.write_state(tmp_path, "stopping")
+    assert preflight.read_state(tmp_path)["state"] == "ready", "as it was, and not half a file"
+    ports = preflight.control_ports(tmp_path, ["n1", "n2"], {})
+    assert set(ports) == {"n1", "n2"}
+
+
+def test_start_is_refused_when_the_lock_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(preflight.os, "pwrite", full)
+    with pytest.raises(Refusal, match="No space left on device"):
+        Lock.of(tmp_path).take()
