@@ -47,6 +47,7 @@ class Engine:
         self.spec = record.spec
         self._options = options
         self._records = records
+        self._recorded = True  # the disk has taken the newest record
         self._gone = gone
         self._record = record
         self._url = f"http://{options.host}:{record.port}"
@@ -202,6 +203,8 @@ class Engine:
             if now_s - housekept_s > _HOUSEKEEPING_S:
                 housekept_s = now_s
                 rotate(self._options.log(self.spec.uid))
+                if not self._recorded:
+                    self._keep_record()
             if now_s - looked_s < _HEALTH_S:
                 continue
             looked_s = now_s
@@ -308,4 +311,15 @@ class Engine:
     def _note(self, **changes: object) -> None:
         values = {name: getattr(self._record, name) for name in self._record.__struct_fields__}
         self._record = EngineRecord(**{**values, **changes})
-        self._records.write(self._record)
+        self._keep_record()
+
+    def _keep_record(self) -> None:
+        """Writes the record; a disk that takes nothing does not end an engine that serves. It is tried again later."""
+        try:
+            self._records.write(self._record)
+        except OSError as error:
+            if self._recorded:
+                logger.error("instance %s: an agent that starts anew would not know it: %s", self.spec.uid, error)
+            self._recorded = False
+        else:
+            self._recorded = True

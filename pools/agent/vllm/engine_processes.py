@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 LONGEST_LOG_BYTES = 16 << 20
@@ -62,10 +63,9 @@ class EngineProcess:
     @classmethod
     def start(cls, command: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path) -> EngineProcess:
         """Raises OSError: there is no such program, or it may not be run."""
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
-            output.write(f"\n--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
-            output.flush()  # before anything that the child writes
+        with _open_log(log) as output:
+            with contextlib.suppress(OSError):
+                output.write(f"\n--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
             child = subprocess.Popen(
                 command,
                 cwd=folder,
@@ -114,6 +114,15 @@ class EngineProcess:
         self.exit_code()
 
 
+def _open_log(path: Path) -> IO[bytes]:
+    """An engine without its log is better than none: where the disk takes none, what it says goes nowhere."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("ab", buffering=0)
+    except OSError:
+        return Path(os.devnull).open("ab", buffering=0)
+
+
 def last_lines(log: Path, lines: int = 6) -> str:
     """Returns the last lines of an engine's log, for an operator: its errors before anything else."""
     try:
@@ -128,10 +137,14 @@ def last_lines(log: Path, lines: int = 6) -> str:
 
 
 def rotate(log: Path, longest_bytes: int = LONGEST_LOG_BYTES) -> None:
-    """Keeps one log before this one. The engine has the file open for appending, so it is copied and cut off."""
-    with contextlib.suppress(FileNotFoundError):
+    """Keeps one log before this one. The engine has the file open for appending, so it is copied and cut off; on a disk
+    without room for the copy it is cut off alone. Raises nothing."""
+    copy = log.with_suffix(".log.1")
+    with contextlib.suppress(OSError):
         if log.stat().st_size <= longest_bytes:
             return
-        data = log.read_bytes()
-        log.with_suffix(".log.1").write_bytes(data)
+        try:
+            copy.write_bytes(log.read_bytes())
+        except OSError:
+            copy.unlink(missing_ok=True)
         os.truncate(log, 0)

@@ -46,7 +46,11 @@ class Records:
         os.replace(draft, path)
 
     def forget(self, uid: str) -> None:
-        self._path(uid).unlink(missing_ok=True)
+        """What cannot be deleted is found again by the next agent, which sees that its process has ended."""
+        try:
+            self._path(uid).unlink(missing_ok=True)
+        except OSError as error:
+            logger.error("the record of instance %s cannot be deleted: %s", uid, error)
 
     def all(self) -> list[EngineRecord]:
         """A file that cannot be read is named in the log and left where it is."""

@@ -297,8 +297,8 @@ class FullDisk:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
         patch.setattr(Path, "write_bytes", full)
-        patch.setattr(supervision.shutil, "copyfile", lambda source, copy: full(copy))
-        opened = Path.open
+        patch.setattr("shutil.copyfile", lambda source, copy: full(copy))
+        opened: Callable[..., object] = Path.open
 
         def no_new_files(path: Path, mode: str = "r", **more: object) -> object:
             return full(path) if "a" in mode and path.suffix == ".log" else opened(path, mode, **more)

@@ -4,6 +4,7 @@ import base64
 import errno
 import hashlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -138,8 +139,8 @@ def test_start_is_refused_and_the_folder_named_when_its_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     preflight.check_room(tmp_path)
-    usage = preflight.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: usage._replace(free=7_000_000))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=7_000_000))
     with pytest.raises(Refusal, match="has 7 MB free, and GreenServe starts with 100 MB at least") as caught:
         preflight.check_room(tmp_path)
     assert str(tmp_path) in str(caught.value)
@@ -166,6 +167,6 @@ def test_start_is_refused_when_the_lock_cannot_be_written(tmp_path: Path, monkey
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(preflight.os, "pwrite", full)
+    monkeypatch.setattr("os.pwrite", full)
     with pytest.raises(Refusal, match="No space left on device"):
         Lock.of(tmp_path).take()

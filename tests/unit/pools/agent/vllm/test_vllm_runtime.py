@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 
 from core.engine.engine_launch import EngineLaunch
 from core.ports import EngineLimits, InstanceSpec, InstanceStatus, PermanentError, RetryableError
+from pools.agent.vllm import engine as engine_module
 from pools.agent.vllm.engine_processes import EngineProcess, began_ticks, last_lines, rotate, runs
 from pools.agent.vllm.engine_records import Records
 from pools.agent.vllm.launch import VllmOptions, command, environment
@@ -404,3 +406,43 @@ def test_launch_is_checked_when_it_comes_from_a_card() -> None:
     refused("takes no value")(arguments=("--enforce-eager=yes",))
     refused("stands where a name")(arguments=("fp8",))
     refused("LD_PRELOAD cannot be set")(environment={"LD_PRELOAD": "/x.so"})
+
+
+def full(*_: object, **__: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_engine_starts_serves_and_is_on_record_later_when_the_disk_is_full_meanwhile(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine_module, "_HOUSEKEEPING_S", 0.0)
+    runtime = node.agent()
+    with monkeypatch.context() as disk:
+        disk.setattr(Records, "write", full)
+        runtime.start(spec())
+        wait_until(runtime, "ready")
+        assert "would not know it: [Errno 28] No space left on device" in caplog.text
+    eventually(lambda: Records(node.options.folder / "engines").all(), WITHIN_S, "its record")
+    found = status(runtime)
+    assert found is not None
+    assert found.state == "ready"
+
+
+def test_log_that_is_too_long_is_cut_off_when_there_is_no_room_for_its_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "engine.log"
+    log.write_bytes(b"words " * 100)
+    monkeypatch.setattr(Path, "write_bytes", full)
+    rotate(log, longest_bytes=10)
+    assert log.stat().st_size == 0
+    rotate(tmp_path / "none.log")
+
+
+def test_engine_runs_without_a_log_when_none_can_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = tmp_path / "done"
+    process = EngineProcess.start(["touch", str(done)], os.environ, tmp_path, tmp_path / "file" / "engine.log")
+    assert process.child is not None
+    assert process.child.wait(10) == 0
+    assert done.exists()
