@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from greenserve import env
 from greenserve.masking import masked
+from pools import database_faults
 
 LOG_LIMIT_BYTES = 2**20
 
@@ -23,6 +24,8 @@ def explain(error: BaseException) -> str | None:
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if names & {"django.ProgrammingError", "psycopg.ProgrammingError"}:
         return f"the database lacks tables or columns; `greenserve up` brings it up to date: {first}"
+    if words := database_faults.words_of(error):
+        return f"{words}: {first}"
     if names & {"django.InterfaceError", "django.DatabaseError", "psycopg.Error"}:
         return (
             "the database does not answer; start GreenServe first (`greenserve up`), or mend DATABASE_URL where you "

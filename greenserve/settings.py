@@ -10,7 +10,7 @@ import dj_database_url
 from csp.constants import NONE, SELF, UNSAFE_INLINE
 
 from greenserve import env
-from greenserve.servers import embedded
+from greenserve.servers import embedded, server_folders
 
 ENV = env.read()
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -308,6 +308,10 @@ GREENSERVE_ALERTS: dict[str, Any] = {
         "telemetry.alerts.upkeep_sources.DEAD_ROWS",
         "telemetry.alerts.upkeep_sources.STALLS",
         "telemetry.alerts.upkeep_sources.CLOCK",
+        "telemetry.alerts.disks.RECORDS",
+        "telemetry.alerts.disks.STREAM_ROOM",
+        "telemetry.alerts.disks.FOLDERS",
+        "telemetry.alerts.disks.REPORT_FILES",
         "scheduler.alert_sources.EPOCHS",
     ),
     "emails": ENV.alert_emails,
@@ -320,4 +324,10 @@ GREENSERVE_OTLP_URL = ENV.otlp_url  # of an OpenTelemetry collector; None: no tr
 # Reports (telemetry.reports): who issues them, and where their files are kept.
 GREENSERVE_ORGANISATION = ENV.organisation
 GREENSERVE_REPORTS_DIR = ENV.var_dir / "reports"
+# Folders whose disks alerts watch; a database of one's own is on a disk of its own.
+GREENSERVE_FOLDERS = {
+    "data": ENV.var_dir,
+    "log": ENV.var_dir / "log",
+    "database": None if ENV.database_url else server_folders.folders_of(ENV.var_dir).postgres_home,
+}
 GREENSERVE_LAB_DIR = ENV.var_dir / "lab"  # figures of the laboratory's runs, as `greenserve lab` keeps them

@@ -2,6 +2,8 @@ from django.urls import include, path
 
 from frontend.metrics import views as metrics
 
+handler500 = "frontend.unavailable.page"
+
 urlpatterns = [
     path("api/v1/", include("frontend.api.urls")),
     path("v1/", include("frontend.api.openai.urls")),

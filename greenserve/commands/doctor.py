@@ -67,8 +67,7 @@ def examine(config: env.Env) -> Iterator[Finding]:
     yield _packages()
     writable = os.access(config.var_dir, os.W_OK | os.X_OK)
     yield Finding("data folder", writable, f"{config.var_dir}{'' if writable else ' cannot be written'}")
-    free_gb = shutil.disk_usage(config.var_dir).free / 1e9
-    yield Finding("disk", free_gb >= FREE_AT_LEAST_GB, f"{free_gb:.1f} GB free ({FREE_AT_LEAST_GB:g} GB are needed)")
+    yield from disks(config)
     if config.database_url:
         yield _try("PostgreSQL", lambda: server_checks.postgres(config.database_url or ""))
     else:
@@ -83,6 +82,26 @@ def examine(config: env.Env) -> Iterator[Finding]:
         (config.gateway_host, config.gateway_port, "the gateway", "GREENSERVE_GATEWAY_PORT"),
     ):
         yield _port(host, port, what, variable, running)
+
+
+def disks(config: env.Env) -> Iterator[Finding]:
+    """Yields the room on the disks of the data folder, of the logs, and of an embedded PostgreSQL: each disk once."""
+    folders = [("disk", config.var_dir), ("disk of the logs", config.var_dir / "log")]
+    if config.database_url is None:
+        folders.append(("disk of PostgreSQL", server_folders.folders_of(config.var_dir).postgres_home))
+    seen = set()
+    for check, folder in folders:
+        try:
+            device = os.stat(folder).st_dev
+        except OSError:
+            continue  # it is not there yet: then it is made on the data folder's disk
+        if device in seen:
+            continue
+        seen.add(device)
+        free_gb = shutil.disk_usage(folder).free / 1e9
+        enough = free_gb >= FREE_AT_LEAST_GB
+        remedy = "" if enough else f"; make room on the disk of {folder}"
+        yield Finding(check, enough, f"{free_gb:.1f} GB free ({FREE_AT_LEAST_GB:g} GB are needed){remedy}")
 
 
 def fleet(config: env.Env) -> Iterator[Finding]:

@@ -279,7 +279,7 @@ class Supervisor:
         self._write(self.identities_path, msgspec.json.encode(identities))
 
     def _write(self, path: Path, content: bytes) -> bool:
-        """The processes go on where the disk takes nothing: what it should know is told to others, too."""
+        """Returns whether the disk took it. The processes go on where it does not; Redis has the table, too."""
         try:
             write_whole(path, content)
         except OSError as error:

@@ -34,7 +34,7 @@ class Outbox:
         self._dropped = 0
         self._spool = spool
         self._fault = ""  # why the spool takes nothing
-        self._told = 0  # of `dropped`, at the last look
+        self._noted = 0  # of `dropped`, at the last look
         self._dropped_at_s: float | None = None
 
     def add(
@@ -57,8 +57,8 @@ class Outbox:
         if len(self._batches) > self._limit:
             self._batches.popleft()
             self._dropped += 1
-        if self.dropped > self._told:
-            self._told, self._dropped_at_s = self.dropped, now_s
+        if self.dropped > self._noted:
+            self._noted, self._dropped_at_s = self.dropped, now_s
 
     @property
     def waiting(self) -> int:

@@ -31,7 +31,14 @@ def rules(feed_refresh_s: float, changes: Mapping[str, Mapping[str, object]] | N
     """
     found = {
         rule.name: rule
-        for rule in (*map(_burn, WINDOWS), *_plant(feed_refresh_s), *_service(), *_budgets(), *_upkeep())
+        for rule in (
+            *map(_burn, WINDOWS),
+            *_plant(feed_refresh_s),
+            *_service(),
+            *_budgets(),
+            *_upkeep(),
+            *_disks(),
+        )
     }
     for name, change in (changes or {}).items():
         if name not in found:
@@ -177,4 +184,38 @@ def _upkeep() -> Iterable[Rule]:
         for_s=0.0,
         resolve_s=0.0,
         step="`greenserve dead list` for the reasons; then `greenserve dead replay`",
+    )
+
+
+def _disks() -> Iterable[Rule]:
+    """Returns the rules for disks, and for what is kept elsewhere while they are full or fail."""
+    yield Rule(
+        *("records_in_memory", "Records are in memory alone", Level.WARN, 1.0, 1.0, ""),
+        for_s=0.0,
+        resolve_s=60.0,
+        step="Make room in the spool folder, or mend its disk: what is in memory is lost if the process is killed",
+    )
+    yield Rule(
+        *("records_lost", "Records are lost", Level.BAD, 1.0, 1.0, ""),
+        for_s=0.0,  # what is lost needs no waiting
+        resolve_s=60.0,
+        step="Make room in the spool folder; are Redis and the ingester up? Reports lack these requests",
+    )
+    yield Rule(
+        *("stream_filling", "Records wait to be stored", Level.WARN, 0.8, 0.5, "share"),
+        for_s=60.0,
+        resolve_s=60.0,
+        step="`greenserve logs ingester`: is PostgreSQL up, and has its disk room?",
+    )
+    yield Rule(
+        *("disk_filling", "Disk is nearly full", Level.WARN, 0.9, 0.88, "share"),
+        for_s=0.0,
+        resolve_s=60.0,
+        step="Make room: old reports, logs and backups first; or move the folder to a larger disk",
+    )
+    yield Rule(
+        *("report_not_written", "Report could not be written", Level.WARN, 1.0, 1.0, ""),
+        for_s=0.0,
+        resolve_s=0.0,
+        step="Make room in the reports' folder, then ask for the report again",
     )

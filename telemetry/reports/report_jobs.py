@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import logging
+import os
 import shutil
 import tempfile
 import time
@@ -34,7 +36,7 @@ from telemetry.storage import synthetic
 from . import contract_rows, ledger_source, settled_lines, tenant_bills
 from .ledger_source import Scope
 from .report_inputs import report_inputs
-from .report_requests import folder_of, number, reports_folder
+from .report_requests import NOT_WRITTEN, folder_of, number, reports_folder
 from .writers.files import make_files
 from .writers.read_back import MadeFile
 
@@ -42,6 +44,7 @@ log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 1.0
 SIGNATURE = "signature"
+DISK_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EFBIG}
 MOST_CHANGES = 1_000  # intervals that are listed; the first one says how many more there are
 
 
@@ -79,10 +82,23 @@ def make(report_id: int) -> bool:
         state, error = JobState.FAILED, str(bad)
     except Exception as failure:
         log.exception("report %s failed", report_id)
-        state, error = JobState.FAILED, f"the report failed: {failure}; see the log of the worker"
+        disk = _disk_fault(failure)
+        state = JobState.FAILED
+        error = disk or f"the report failed: {failure}; see the log of the worker"
     done = {"progress": 1.0} if state == JobState.DONE else {}
     Job.objects.filter(pk=report.job_id).update(state=state, error=error, finished_at=timezone.now(), **done)
     return state == JobState.DONE
+
+
+def _disk_fault(failure: BaseException) -> str | None:
+    """Returns what to tell of a failure where the disk is at fault, also where a writer of files wraps its error; None:
+    it is not."""
+    folder = Path(settings.GREENSERVE_REPORTS_DIR)
+    links: list[object] = [failure, failure.__cause__, failure.__context__, *failure.args]
+    for error in links:
+        if isinstance(error, OSError) and error.errno in DISK_FAULTS:
+            return f"{NOT_WRITTEN}{folder}: {error.strerror}; make room there, or mend the disk, and ask again"
+    return None
 
 
 def _make(report: Report) -> None:
@@ -104,8 +120,18 @@ def _make(report: Report) -> None:
             Report.objects.filter(pk=report.pk).update(
                 ledger_version=version, basis=basis.as_json(), summary=_summary(statement), changes=changes
             )
-            folder.chmod(0o755)
-            shutil.copytree(folder, folder_of(report), dirs_exist_ok=True)
+            _put(folder, folder_of(report))
+
+
+def _put(draft: Path, target: Path) -> None:
+    """Gives finished files their place in one step: no report has half of its files. Raises OSError."""
+    for path in draft.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    draft.chmod(0o755)
+    if target.exists():  # of an attempt that was killed before it was on record
+        shutil.rmtree(target)
+    draft.rename(target)
 
 
 def _scope(request: ReportRequest, version: int) -> Scope:

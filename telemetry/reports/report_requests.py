@@ -25,6 +25,7 @@ from telemetry.report_values.report_request import read
 from . import ledger_source
 
 JOB_KIND = "report"
+NOT_WRITTEN = "its files cannot be written: "  # begins the error of a job whose disk was full, or broke
 
 
 @transaction.atomic

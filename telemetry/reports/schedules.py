@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.core.mail import EmailMessage
 
-from pools.models import Site
+from pools.models import Job, JobState, Site
 from telemetry.models import Report, ReportSchedule
 from telemetry.report_values.errors import BadReport
 from telemetry.report_values.period import last_period, parse_period
@@ -16,6 +16,7 @@ from telemetry.report_values.report_request import SITE_ZONE, ReportRequest
 
 from . import ledger_source, report_requests
 from .ledger_source import Scope
+from .report_requests import NOT_WRITTEN
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ def due(now: datetime) -> list[Report]:
     queued = []
     for schedule in ReportSchedule.objects.filter(enabled=True):
         try:
-            report = _ask(schedule, now)
+            report = _again(schedule) or _ask(schedule, now)
             words = ""
         except BadReport as error:
             report, words = None, str(error)
@@ -41,6 +42,16 @@ def due(now: datetime) -> list[Report]:
             schedule.last_error = words[:500]
             schedule.save(update_fields=["last_period", "last_error"])
     return queued
+
+
+def _again(schedule: ReportSchedule) -> Report | None:
+    """Queues the last report once more where the disk was at fault; its error stands until it is done."""
+    failed = Report.objects.filter(schedule=schedule, job__state=JobState.FAILED, job__cancel_requested=False)
+    report = failed.filter(job__error__startswith=NOT_WRITTEN).select_related("job").order_by("-pk").first()
+    if report is None or report.asked["period"] != schedule.last_period:
+        return None
+    Job.objects.filter(pk=report.job_id).update(state=JobState.QUEUED, progress=0.0)
+    return report
 
 
 def _ask(schedule: ReportSchedule, now: datetime) -> Report | None:

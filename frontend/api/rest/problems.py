@@ -20,6 +20,8 @@ from django.http import Http404, HttpRequest, JsonResponse
 from rest_framework import exceptions, status
 from rest_framework.views import set_rollback
 
+from pools import database_faults
+
 log = logging.getLogger(__name__)
 
 CONTENT_TYPE = "application/problem+json"
@@ -120,10 +122,15 @@ def translate(error: Exception) -> exceptions.APIException | None:
             return exceptions.ParseError("The body is nested too deeply to be read.")
         case OperationalError() | redis.RedisError():
             log.warning("a service does not answer: %s", error)
-            return Unavailable("PostgreSQL or Redis does not answer now; try again.")
+            return Unavailable(_refusal(error) or "PostgreSQL or Redis does not answer now; try again.")
         case DatabaseError():
-            return None
+            return Unavailable(words) if (words := _refusal(error)) else None
     return None
+
+
+def _refusal(error: Exception) -> str | None:
+    words = database_faults.words_of(error)
+    return f"{words}." if words else None
 
 
 def of_model(error: ModelError) -> dict[str, Any] | list[str]:

@@ -323,7 +323,7 @@ def test_processes_are_kept_running_when_the_disk_is_full(
         assert supervisor.wait_until(lambda: supervisor.slots["a"].restarts == 1, timeout_s=5)
         supervisor.start(spec("b"))
         supervisor.tick()
-        assert [row.state for row in tables[-1].processes] == ["running", "running"], "others are told all the same"
+        assert [row.state for row in tables[-1].processes] == ["running", "running"], "others learn of it all the same"
         assert log.stat().st_size == 0, "a full disk does not keep a log from being cut off"
         assert sum("cannot be written" in line for line in lines) == 1, "said once"
         disk.undo()

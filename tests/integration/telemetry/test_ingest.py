@@ -9,7 +9,7 @@ import msgspec
 import psycopg
 import pytest
 import redis
-from django.db import DataError, OperationalError, connection
+from django.db import DatabaseError, DataError, IntegrityError, OperationalError, connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -354,3 +354,31 @@ def test_refused_value_is_the_databases_own_error_when_a_number_is_too_large():
     with pytest.raises(DataError) as caught, connection.cursor() as cursor:
         cursor.execute("SELECT %s::integer", [2**40])
     assert isinstance(caught.value.__cause__, psycopg.DataError)
+
+
+@pytest.mark.parametrize("state", ["53100", "53200", "25006", "57014", "58030"])
+def test_rows_wait_in_the_stream_and_are_stored_once_when_postgresql_cannot_write(ingester, redis_client, state):
+    """A full disk, no memory, read-only, a statement's time limit, an I/O error: none is the rows' own fault."""
+    now = time.time()
+    ingester.step(block_ms=1)  # nothing is pending
+    send(redis_client, wire.BATCH_STREAM, batch(1, [gpu_row(GPU, now, 1.0)]))
+    send(redis_client, wire.REQUEST_STREAM, wire.RequestBatch("gw", "b", 1, [request_row(now)]))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '{state}'; END $$"
+        )
+        cursor.execute("CREATE TRIGGER refuse BEFORE INSERT ON telemetry_requestrecord EXECUTE FUNCTION refuse()")
+    for _ in range(2):
+        with pytest.raises(DatabaseError) as refused:
+            ingester.step(block_ms=1)
+        assert not isinstance(refused.value, DataError | IntegrityError)
+        ingester._pending = True  # as `run` goes on
+        assert redis_client.xlen(wire.REQUEST_STREAM) == redis_client.xlen(wire.BATCH_STREAM) == 1
+        assert not GpuSample.objects.exists()
+        assert not redis_client.exists(DEAD_STREAM)
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TRIGGER refuse ON telemetry_requestrecord")
+    drain(ingester)
+    assert RequestRecord.objects.count() == GpuSample.objects.count() == 1
+    assert backlog(redis_client) == 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import io
 import json
+import os
 from datetime import timedelta
 from decimal import Decimal
 
@@ -22,7 +24,7 @@ from core.engine.engine_model import engine_model
 from frontend.templatetags import units
 from greenserve.cli import cli
 from pools.access.audit import Actor
-from pools.models import AuditEntry, Instance, Job, Site, Tenant
+from pools.models import AuditEntry, Instance, Job, JobState, Site, Tenant
 from scheduler.operations.configure import registry, transfer
 from telemetry.ledger import settlement
 from telemetry.models import EnergyEntry, Instrument, InstrumentHour, MeterMark, Report, ReportSchedule
@@ -417,6 +419,56 @@ def test_report_stops_when_it_is_cancelled_on_its_way(settled, monkeypatch):
     assert not report.files.exists()
 
 
+def full_disk(wrapped: bool = False):
+    """Writes all files but the last, and of that a half."""
+    make_files = report_jobs.make_files
+
+    def failing(request, basis, blocks, folder):
+        _, files = make_files(request, basis, blocks, folder)
+        last = folder / files[-1].name
+        last.write_bytes(last.read_bytes()[: files[-1].size_bytes // 2])
+        try:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(last))
+        except OSError as error:
+            if wrapped:
+                raise RuntimeError("the workbook cannot be closed") from error
+            raise
+
+    return failing
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_report_fails_with_the_folder_and_the_remedy_and_leaves_nothing_when_the_disk_is_full(
+    settled, settings, monkeypatch, wrapped
+):
+    whole = made(formats=["csv"])
+    before = contents(whole)
+    with monkeypatch.context() as disk:
+        disk.setattr(report_jobs, "make_files", full_disk(wrapped))
+        report = report_requests.ask({"period": DAY, "formats": ["csv", "xlsx"]})
+        assert not report_jobs.make(report.pk)
+    report.job.refresh_from_db()
+    assert report.job.state == JobState.FAILED
+    folder = settings.GREENSERVE_REPORTS_DIR
+    assert report.job.error == (
+        f"its files cannot be written: {folder}: No space left on device; make room there, or mend the disk, "
+        "and ask again"
+    )
+    assert os.listdir(folder) == [str(whole.pk)], "nothing half is left"
+    assert not report.files.exists()
+    assert contents(whole) == before
+
+
+def test_report_has_all_its_files_or_none_when_the_process_was_killed_before(settled):
+    report = report_requests.ask({"period": DAY, "formats": ["csv"]})
+    left = report_requests.folder_of(report)
+    left.mkdir(parents=True)
+    (left / "of-a-killed-attempt.csv").write_bytes(b"ha")
+    assert report_jobs.make(report.pk)
+    assert "of-a-killed-attempt.csv" not in os.listdir(left)
+    assert set(report.files.values_list("name", flat=True)) <= set(os.listdir(left))
+
+
 def test_job_fails_and_says_so_when_redis_does_not_answer(
     settled, operator, monkeypatch, django_capture_on_commit_callbacks
 ):
@@ -538,6 +590,24 @@ def test_scheduled_report_waits_for_the_ledger_when_the_month_is_over(monthly):
     assert schedules.due(after_the_month() + schedules.PATIENCE) == []
     monthly.refresh_from_db()
     assert (monthly.last_period, monthly.last_error) == (MONTH, "")
+
+
+def test_scheduled_report_is_made_once_there_is_room_again_when_the_disk_was_full(monthly, monkeypatch):
+    now = after_the_month() + schedules.PATIENCE
+    (report,) = schedules.due(now)
+    with monkeypatch.context() as disk:
+        disk.setattr(report_jobs, "make_files", full_disk())
+        assert not make_report(report.pk)
+        monthly.refresh_from_db()
+        assert "No space left on device" in monthly.last_error
+        for _ in range(2):
+            assert schedules.due(now) == [report], "each hour again"
+            assert not make_report(report.pk)
+    assert schedules.due(now) == [report]
+    assert make_report(report.pk)
+    assert schedules.due(now) == []
+    report.job.refresh_from_db()
+    assert (report.job.state, report.job.error) == (JobState.DONE, "")
 
 
 def test_report_is_mailed_with_its_files_when_mail_is_set_up(monthly, settings):

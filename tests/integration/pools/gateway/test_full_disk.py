@@ -126,7 +126,7 @@ async def test_no_record_is_lost_when_a_real_disk_is_full(
     filler = fill(small_disk)
     await served(http, gateway, 1000)
     await until("1000 records", lambda: len(set(ids(store))) == 1000)
-    await until("told", lambda: (disk_state(store) or wire.DiskState()).fault == "No space left on device")
+    await until("in its heartbeat", lambda: (disk_state(store) or wire.DiskState()).fault == "No space left on device")
     assert (disk_state(store) or wire.DiskState()).lost == 0
     filler.unlink()
     await until("right again", lambda: (disk_state(store) or wire.DiskState("?")) == wire.DiskState())
