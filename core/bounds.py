@@ -1,4 +1,4 @@
-"""What each quantity can be at all, by the name of its field, which ends with its unit.
+"""Bounds of each quantity, by the name of its field, which ends with its unit.
 
 A value beyond is a slip of the keyboard or an attempt to stop others: plans would go by it. Forms, REST, imports,
 fleets' files, policies' settings and scenarios all look here. Where a field has narrower limits, those come first.

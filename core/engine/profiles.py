@@ -182,7 +182,7 @@ def rows_of_json(text: str) -> Iterable[Mapping[str, Any]]:
     """Reads a list of objects. Raises ProfileError."""
     try:
         rows = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ProfileError(None, "file", f"not JSON: {error}") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ProfileError(None, "file", "a list of objects is needed")

@@ -1,4 +1,4 @@
-"""Where the server goes for a person: to addresses of the public internet, and where its operator allows it to its own.
+"""Decides which addresses the server goes to for a person: public ones, and its own network's where these are allowed.
 
 Looked at twice: as an address stands in a URL, when the URL is stored, and as the name resolves, when it is connected
 to, which goes to the very address that was looked at.

@@ -38,6 +38,12 @@ class JsonField(forms.JSONField):
     def prepare_value(self, value: Any) -> Any:
         return "" if value is None else super().prepare_value(value)
 
+    def to_python(self, value: Any) -> Any:
+        try:
+            return super().to_python(value)
+        except RecursionError:
+            raise ValidationError(row_limits.TOO_DEEP) from None
+
 
 class OwnedForm(forms.ModelForm):  # type: ignore[type-arg]  # it is generic for type checkers alone
     """The form of one row. `take` puts errors of the change itself beside their fields."""

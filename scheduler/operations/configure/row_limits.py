@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db.models import CheckConstraint, F, Model, Q
+from django.db.models import CheckConstraint, F, JSONField, Model, Q
 
 from core import bounds
 
@@ -19,6 +20,8 @@ _LOOKUPS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "lte": (operator.le, "at most"),
 }
 _CURRENCY = "^[A-Z]{3}$"
+MOST_LEVELS = 50
+TOO_DEEP = f"has more than {MOST_LEVELS} levels: it is nested too deeply"
 
 
 def broken(row: Model, leave_out: Collection[str] = ()) -> dict[str, list[str]]:
@@ -45,12 +48,36 @@ def broken(row: Model, leave_out: Collection[str] = ()) -> dict[str, list[str]]:
 def _impossible(row: Model, leave_out: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yields the fields whose values are no such quantity's, and what they must be."""
     for field in row._meta.concrete_fields:
+        if isinstance(field, JSONField) and field.name not in leave_out:
+            if words := _json_fault(getattr(row, field.attname)):
+                yield field.name, words
+            continue
         value, bound = getattr(row, field.attname), bounds.of(field.name, row._meta.model_name or "")
         is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
         if bound is None or not is_number or field.name in leave_out:
             continue
         if words := bound.fault(float(value)):
             yield field.name, words
+
+
+def _json_fault(value: Any) -> str:
+    """Says why the database cannot keep a value as JSON, or programs not read it again; empty: they can."""
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        if any(isinstance(one, float) and not math.isfinite(one) for one in level):
+            return "has a number that is not finite"
+        if any(isinstance(one, str) and "\0" in one for one in level):
+            return "has a NUL character in a text"
+        level = [inner for one in level for inner in _inner(one)]
+        if not level:
+            return ""
+    return TOO_DEEP
+
+
+def _inner(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return [*value, *value.values()]
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _broken(row: Model, constraint: CheckConstraint) -> Iterator[tuple[str, str]]:

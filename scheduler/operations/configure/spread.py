@@ -138,7 +138,7 @@ def _older(name: str, cell: str) -> Any:
         return _value(name, cell)
     try:
         return json.loads(cell)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         words = f"{name}: '{cell[:40]}' is no JSON ({error}): write each part in a column, or import YAML"
         raise UnreadableCellError(words) from None
 

@@ -11,7 +11,7 @@ from core import bounds
 from pools.models import Gpu, Service, Site
 from scheduler.operations.configure import row_limits
 from scheduler.operations.configure.registry import OWNED, Owned
-from telemetry.models import Pue
+from telemetry.models import CarbonFeed, Pue
 
 pytestmark = pytest.mark.django_db  # PostgreSQL judges them
 
@@ -57,6 +57,12 @@ def test_each_number_that_people_set_has_both_limits(owned: Owned, field: Any) -
         assert field.name in found, value
     below = row_limits.broken(owned.model(**{field.name: bound.least - 1.0}))
     assert field.name in below
+
+
+@pytest.mark.parametrize("value", [math.inf, [math.nan], {"a": [{"b": -math.inf}]}, {"a\0": 1}, {"a": "\0"}])
+def test_json_that_the_database_cannot_keep_is_described_at_its_field(value: Any) -> None:
+    assert set(row_limits.broken(CarbonFeed(config={"zone": value}))) == {"config"}
+    assert row_limits.broken(CarbonFeed(config={"zone": [1.0, "DE", None, True]})) == {}
 
 
 def test_a_field_that_is_left_out_is_not_judged() -> None:

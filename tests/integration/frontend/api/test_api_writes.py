@@ -19,6 +19,16 @@ from tests.fakes import seed
 
 pytestmark = pytest.mark.django_db
 SITE = {"name": "oslo", "label": "Oslo", "grid_zone": "NO1", "time_zone": "Europe/Oslo", "pue": 1.1, "currency": "EUR"}
+
+
+def nested(levels):
+    """A list in a list in a list."""
+    found = "x"
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
 VERSION = {"site": "location-1", "valid_from": "2026-01-01T00:00:00Z", "source": "a test", "version": "1"}
 PROFILE = {
     **{"model_card": "Llama3-70B", "gpu_type": "A100-80GB", "tp": 4, "max_rps": 2.0, "power_w": 1200.0},
@@ -191,6 +201,10 @@ def test_each_error_names_its_field_and_what_would_do(api):
             )
         ),
         ("POST", "feeds/", {"site": "location-1", "provider": "eia", "config": [1]}, "config", "Write an object"),
+        *(
+            ("POST", "feeds/", {"site": "location-1", "provider": "eia", "config": {"zone": value}}, "config", words)
+            for value, words in ((nested(60), "more than 50 levels"), ("PJM\0", "has a NUL character"))
+        ),
         ("GET", "nodes/?schedulable=maybe", None, "schedulable", "give one of: true, false"),
         ("GET", "jobs/?state=lost", None, "state", "queued, running, done"),
         ("GET", "decisions/?at_after=yesterday", None, "at_after", "such as 2026-11-02T08:30:00Z"),

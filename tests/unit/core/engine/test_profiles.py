@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from core.engine.engine_model import engine_model
 from core.engine.profiled_engine import ProfiledEngine
-from core.engine.profiles import Profile, ProfileError, load_profiles, profiles_of, write_profile
+from core.engine.profiles import Profile, ProfileError, load_profiles, profiles_of, rows_of_json, write_profile
 from core.types import Limits, Source
 
 MODEL = engine_model("Llama3-8B", "A100-80GB", 1)
@@ -365,3 +365,8 @@ def _left_out(
         found = ProfiledEngine(only(profiles_of(table))).iteration(1410.0, (), left_out, left_out * prompt).iteration
         assert found.source is Source.INTERPOLATED
         yield abs(found.t_s / points[left_out][0] - 1.0), abs(found.watts / points[left_out][1] - 1.0)
+
+
+def test_json_is_refused_when_it_is_nested_without_end():
+    with pytest.raises(ProfileError, match="file: not JSON"):
+        rows_of_json("[" * 100_000)
