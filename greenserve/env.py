@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from greenserve import mail, oidc
 from pools.agent.devices.host.polled_power import DeclaredPowerMeter
 from pools.registration.worker_hosts import PRIVATE, WorkerHosts
+from telemetry.providers.addresses import host_fault
 from telemetry.providers.secrets import Secret, SecretsError, gather
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,6 +63,7 @@ class Env:
     alert_webhook_url: Secret | None = None  # its path may be one
     alert_webhook_secret: Secret | None = None
     alert_webhook_private: bool = False  # it may lie at a private address
+    webhook_hosts: frozenset[str] = frozenset()  # at private addresses, to which webhooks may go all the same
     metrics_token: Secret | None = None  # None: metrics are for this machine alone
     metrics_host: str = "127.0.0.1"  # where agents listen for Prometheus
     otlp_url: str | None = None  # None: no traces
@@ -148,6 +150,9 @@ def read(source: Mapping[str, str] | None = None) -> Env:
             values, "GREENSERVE_ALERT_WEBHOOK_SECRET", _secret, f"give at least {LEAST_TOKEN} letters and digits"
         ),
         alert_webhook_private=get("GREENSERVE_ALERT_WEBHOOK_PRIVATE", False, _flag, "write 1 or 0"),
+        webhook_hosts=get(
+            "GREENSERVE_WEBHOOK_HOSTS", frozenset(), _own_hosts, "give names or addresses of hosts with commas between"
+        ),
         metrics_token=_hidden(
             values, "GREENSERVE_METRICS_TOKEN", _secret, f"give at least {LEAST_TOKEN} letters and digits"
         ),
@@ -333,6 +338,13 @@ def _names(raw: str) -> frozenset[str]:
     if not all(re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", name) and not name[-1].isdigit() for name in names):
         raise ValueError
     return names
+
+
+def _own_hosts(raw: str) -> frozenset[str]:
+    hosts = frozenset(word.strip().lower() for word in raw.split(",") if word.strip())
+    if any(host_fault(host, private=True) for host in hosts):
+        raise ValueError
+    return hosts
 
 
 def _declared_host(text: str) -> str:

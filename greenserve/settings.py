@@ -318,6 +318,7 @@ GREENSERVE_ALERTS: dict[str, Any] = {
     "webhook_url": ENV.alert_webhook_url,
     "webhook_secret": ENV.alert_webhook_secret,
     "webhook_private": ENV.alert_webhook_private,
+    "webhook_hosts": ENV.webhook_hosts,
 }
 GREENSERVE_METRICS_TOKEN = ENV.metrics_token
 GREENSERVE_OTLP_URL = ENV.otlp_url  # of an OpenTelemetry collector; None: no traces

@@ -164,7 +164,8 @@ def _check_addresses(row: WebhookSubscription) -> None:
 
 def _target(row: WebhookSubscription) -> webhook.Target:
     try:
-        return webhook.target(row.url, settings.GREENSERVE_ALERTS["webhook_private"])
+        found = settings.GREENSERVE_ALERTS
+        return webhook.target(row.url, found["webhook_private"], found["webhook_hosts"])
     except ValueError as error:
         raise ValidationError({"url": str(error)}) from None
 

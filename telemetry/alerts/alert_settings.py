@@ -24,13 +24,15 @@ PERIODS_AGO = 4.0  # rounds missed until waiting begins anew
 class Channels:
     """The channels on which people are notified of alerts. None or empty: this channel is not used.
 
-    `webhook_private`: a webhook may lie at a private address, and there speak plain http.
+    `webhook_private`: a webhook may lie at a private address, and there speak plain http; `webhook_hosts`: these may,
+    whatever `webhook_private` is.
     """
 
     emails: tuple[str, ...] = ()
     webhook_url: Secret | None = None
     webhook_secret: Secret | None = None
     webhook_private: bool = False
+    webhook_hosts: frozenset[str] = frozenset()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -59,7 +61,7 @@ def channels() -> Channels:
     found = settings.GREENSERVE_ALERTS
     return Channels(
         found["emails"] if settings.MAIL_SERVER is not None else (),
-        *(found["webhook_url"], found["webhook_secret"], found["webhook_private"]),
+        *(found["webhook_url"], found["webhook_secret"], found["webhook_private"], found["webhook_hosts"]),
     )
 
 
@@ -77,7 +79,7 @@ def check(**_: object) -> list[CheckMessage]:
         )
     if found["webhook_url"] is not None:
         try:
-            webhook.target(found["webhook_url"].reveal(), found["webhook_private"])
+            webhook.target(found["webhook_url"].reveal(), found["webhook_private"], found["webhook_hosts"])
         except ValueError as error:
             wrong.append(Error(f"GREENSERVE_ALERT_WEBHOOK_URL: {error}", id="greenserve.E003"))
     return wrong

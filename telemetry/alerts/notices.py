@@ -145,7 +145,7 @@ def _by_webhook(notice: AlertNotice, channels: alert_settings.Channels) -> None:
     if channels.webhook_url is None:
         raise PermanentError("webhook: GREENSERVE_ALERT_WEBHOOK_URL is not set any more")
     try:
-        to = webhook.target(channels.webhook_url.reveal(), channels.webhook_private)
+        to = webhook.target(channels.webhook_url.reveal(), channels.webhook_private, channels.webhook_hosts)
     except ValueError as error:
         raise PermanentError(f"webhook: GREENSERVE_ALERT_WEBHOOK_URL: {error}") from None
     body = json.dumps(message(notice), allow_nan=False, separators=(",", ":")).encode()

@@ -17,7 +17,7 @@ import http.client
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -26,6 +26,9 @@ from telemetry.providers.addresses import host_fault, is_private, is_public
 from telemetry.providers.secrets import Secret
 
 TIMEOUT_S = 10.0
+REMEDY = (
+    "name the host in GREENSERVE_WEBHOOK_HOSTS, or allow all private addresses by GREENSERVE_ALERT_WEBHOOK_PRIVATE=1"
+)
 SIGNATURE_HEADER = "X-GreenServe-Signature"
 AGAIN = {408, 425, 429}  # and 5xx: a later try may do
 
@@ -50,25 +53,35 @@ class Target:
         return self.host
 
 
-def target(url: str, private: bool) -> Target:
-    """Raises ValueError, which does not repeat the URL: parts of it may be secret."""
+def target(url: str, private: bool, hosts: Collection[str] = ()) -> Target:
+    """Returns where a URL leads, as it stands.
+
+    Args:
+        private: Private addresses are allowed, whatever the host.
+        hosts: Names and addresses for which they are allowed otherwise.
+
+    Raises:
+        ValueError: It leads nowhere that the server goes; the words do not repeat it, since parts of it may be secret.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
         raise ValueError("it is no URL") from None
+    host = (parts.hostname or "").rstrip(".")
+    private = private or host in hosts
     if parts.scheme != "https" and not (private and parts.scheme == "http"):
         raise ValueError("it must begin with https://")
-    if not parts.hostname or parts.username or parts.password or parts.fragment:
+    if not host or parts.username or parts.password or parts.fragment:
         raise ValueError("write https://host/path without user, password or fragment")
-    if words := host_fault(parts.hostname, private):
-        remedy = "" if private else "; GREENSERVE_ALERT_WEBHOOK_PRIVATE=1 allows private addresses"
+    if words := host_fault(host, private):
+        remedy = "" if private else f"; {REMEDY}"
         raise ValueError(f"{words}{remedy}")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if not path.isascii() or not path.isprintable() or " " in path:
         raise ValueError("its path has letters that a URL cannot have")
     tls = parts.scheme == "https"
-    return Target(parts.hostname.rstrip("."), port or (443 if tls else 80), path, tls, private)
+    return Target(host, port or (443 if tls else 80), path, tls, private)
 
 
 def post(
@@ -105,10 +118,7 @@ def check_addresses(to: Target, timeout_s: float) -> str:
     found = [one["host"] for one in resolve(to.host, to.port, timeout_s)]
     for address in found:
         if not is_public(address) and not (to.private and is_private(address)):
-            raise PermanentError(
-                f"webhook: {to} leads to {address}, which is no public address; "
-                "GREENSERVE_ALERT_WEBHOOK_PRIVATE=1 allows private ones"
-            )
+            raise PermanentError(f"webhook: {to} leads to {address}, which is no public address; {REMEDY}")
         if not to.tls and not is_private(address):
             raise PermanentError(f"webhook: {to} leads to {address}: plain http is for private addresses only")
     return found[0]

@@ -45,6 +45,8 @@ def test_defaults_are_the_documented_ones_when_nothing_is_set(tmp_path: Path) ->
         ("GREENSERVE_LOG_LEVEL", "LOUD", "DEBUG, INFO, WARNING, ERROR"),
         ("GREENSERVE_CARBON_HOSTS", "mirror.example,10.0.0.1", "names of hosts"),
         ("GREENSERVE_FEEDS_DIR", "feeds", "the whole path of a folder"),
+        ("GREENSERVE_WEBHOOK_HOSTS", "https://hooks.lan/", "names or addresses of hosts"),
+        ("GREENSERVE_WEBHOOK_HOSTS", "hooks.lan,169.254.169.254", "names or addresses of hosts"),
         ("GREENSERVE_CARBON_HOSTS", "https://mirror.example", "names of hosts"),
     ],
 )

@@ -49,7 +49,7 @@ def test_address_is_of_one_kind_when_it_is_looked_at(address, kind):
 )
 def test_url_of_ones_own_network_is_refused_unless_it_is_allowed(host):
     for url in (f"https://{host}/hook", f"https://{host}:8443/hook"):
-        with pytest.raises(ValueError, match=r"its own network; GREENSERVE_ALERT_WEBHOOK_PRIVATE=1 allows private"):
+        with pytest.raises(ValueError, match=r"its own network; name the host in GREENSERVE_WEBHOOK_HOSTS"):
             webhook.target(url, private=False)
         assert webhook.target(url, private=True).private
 
@@ -74,6 +74,16 @@ def test_url_that_nobody_may_be_at_is_refused_even_where_private_ones_are_allowe
 def test_public_host_is_taken_as_it_stands(host):
     assert host_fault(host, private=False) == ""
     assert webhook.target(f"https://{host}/", private=False).host == host.rstrip(".")
+
+
+def test_one_host_of_ones_own_network_is_allowed_when_it_is_named():
+    hosts = frozenset({"hooks.lan", "10.0.0.7"})
+    assert webhook.target("http://hooks.lan/", False, hosts).private
+    assert webhook.target("https://10.0.0.7:8443/", False, hosts).private
+    assert not webhook.target("https://hooks.example.org/", False, hosts).private
+    for url in ("https://nas.lan/", "https://10.0.0.8/", "http://hooks.example.org/"):
+        with pytest.raises(ValueError, match=r"own network|https"):
+            webhook.target(url, False, hosts)
 
 
 @pytest.mark.parametrize("url", ["https://example.org@127.0.0.1/", "https://u:p@example.org/", "https://@10.0.0.1/"])
