@@ -11,11 +11,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import http.client
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -91,15 +93,21 @@ def post(
     signed = {} if secret is None else {SIGNATURE_HEADER: signature(secret, body, int(time.time()))}
     deadline = time.monotonic() + timeout_s
     address = check_addresses(to, timeout_s / 2)
-    connection = _Pinned(to, address, max(0.5, deadline - time.monotonic()))
+    left_s = max(0.05 * timeout_s, deadline - time.monotonic())
+    connection = _Pinned(to, address, left_s)
+    end = threading.Timer(left_s, connection.hang_up)  # the socket's own limit begins anew with each byte that comes
+    end.start()
     try:
         connection.request("POST", to.path, body, {"Content-Type": "application/json", **headers, **signed})
         status = connection.getresponse().status
-    except TimeoutError:
-        raise RetryableError(f"webhook: {to} did not answer within {timeout_s:.0f} s") from None
-    except (OSError, http.client.HTTPException, ssl.SSLError) as error:
+        if connection.hung_up:  # what came until then may look like an answer
+            raise TimeoutError
+    except (OSError, http.client.HTTPException, ssl.SSLError, ValueError) as error:
+        if isinstance(error, TimeoutError) or connection.hung_up:
+            raise RetryableError(f"webhook: {to} did not answer within {timeout_s:.0f} s") from None
         raise RetryableError(f"webhook: {to}: {type(error).__name__}") from None
     finally:
+        end.cancel()
         connection.close()
     if 200 <= status < 300:
         return
@@ -130,6 +138,14 @@ class _Pinned(http.client.HTTPConnection):
     def __init__(self, to: Target, address: str, timeout_s: float) -> None:
         super().__init__(to.host, to.port, timeout=timeout_s)
         self._to, self._address = to, address
+        self.hung_up = False
+
+    def hang_up(self) -> None:
+        """Ends whatever is under way, from another thread."""
+        self.hung_up = True
+        if self.sock is not None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
     def connect(self) -> None:
         self.sock = socket.create_connection((self._address, self._to.port), self.timeout)
