@@ -20,6 +20,7 @@ from django.db import connection, transaction
 from django.db.models import F, Max
 from django.utils.module_loading import import_string
 
+from core import bounds
 from core.ports import AdapterError, CarbonProvider, CoolDownError, IntensityPoint, PermanentError
 from core.types import Loop
 from pools import clock_repairs
@@ -91,7 +92,7 @@ def zone(feed: CarbonFeed) -> str:
 
 
 def refresh_s(feed: CarbonFeed) -> float:
-    return float(feed.refresh_s or settings.GREENSERVE_CARBON_REFRESH_S)
+    return min(float(feed.refresh_s or settings.GREENSERVE_CARBON_REFRESH_S), bounds.DURATION.most)
 
 
 def forecast_horizon_s() -> float:

@@ -129,6 +129,7 @@ POISON = {
     "path of a device": {"config": {"file": "/dev/zero"}},
     "module in place of a file": {"config": {"file": "os:environ"}},
     "pace without end": {"config": {"file": "pools.demo:carbon_day.csv", "repeat": "day", "speedup": 1e12}},
+    "refresh without end": {"refresh_s": 1e300, "config": {"file": "gone.csv"}},
     "adapter that breaks": {"provider": "broken"},
 }
 
