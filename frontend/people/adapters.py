@@ -22,7 +22,7 @@ from django.utils.crypto import salted_hmac
 from pools.access import audit, people
 from pools.models import Membership
 
-from . import session_limits, sign_in, sign_in_limits
+from . import sign_in, sign_in_limits
 
 EVERYBODY = "*"  # in the place of a group, in GREENSERVE_OIDC_GROUPS
 
@@ -45,7 +45,6 @@ class AccountAdapter(DefaultAccountAdapter):
         actor = audit.Actor(user, channel="page")
         name = user.get_username()
         audit.note(actor, sign_in_limits.KIND, sign_in_limits.KIND, sign_in_limits.name_key(name), name)
-        session_limits.begin(request)
         if sign_in.must_change(user):
             request.session[sign_in.MUST_CHANGE] = True
         response: HttpResponse = super().post_login(request, user, **kwargs)

@@ -41,8 +41,8 @@ class SessionMiddleware:
         return self.get_response(request)
 
 
-def begin(request: HttpRequest) -> None:
-    """Starts both limits anew: somebody has just signed in."""
+def begin(sender: object, request: HttpRequest, **_: object) -> None:
+    """Starts both limits anew. Django's signal `user_logged_in` calls it, whichever way somebody has signed in."""
     request.session[BEGAN] = request.session[ACTIVE] = time.time()
     request.session.pop(ENDED, None)
 
