@@ -19,7 +19,7 @@ from scheduler import webhooks
 from scheduler.models import WebhookDelivery, WebhookSubscription
 
 from ..rest.base import ReadOnly, shown
-from ..rest.bodies import ByType
+from ..rest.bodies import Body
 from ..rest.filters import filterset
 from ..rest.idempotency import conditional, idempotent
 from ..rest.owned import ChoiceField
@@ -28,7 +28,7 @@ from ..rest.references import named
 from ..rest.representation import check_match, etag
 
 
-class SubscriptionSerializer(ByType, serializers.ModelSerializer):
+class SubscriptionSerializer(Body, serializers.ModelSerializer):
     events = serializers.ListField(child=ChoiceField(choices=list(webhooks.EVENTS)), min_length=1)
     created_by = named("created_by.username")
     etag = serializers.SerializerMethodField(help_text="To be sent in If-Match with a change.")
