@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from pytest_django import DjangoDbBlocker
 
 from tests import services
 
@@ -30,6 +31,12 @@ def skip_or_fail(reason: str, module: bool = False) -> None:
 def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
     """Stands here, since pytest-django's own would come before one of a plugin."""
     services.copy_the_migrated()
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
+    with django_db_blocker.unblock():
+        services.allow_emptying()
 
 
 @pytest.fixture(scope="session")

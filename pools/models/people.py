@@ -72,7 +72,7 @@ class AccessToken(models.Model):
 
 
 class AuditEntry(models.Model):
-    """One change, or one attempt to get in. Neither changed nor deleted: a trigger refuses it.
+    """One change, or one attempt to get in. Neither changed nor deleted, alone or all at once: triggers refuse it.
 
     What it names is kept as text, so that an entry outlives the person and the thing that it is about.
     """

@@ -13,3 +13,10 @@ DROP = """
 DROP TRIGGER pools_auditentry_append_only ON pools_auditentry;
 DROP FUNCTION pools_refuse_change();
 """
+
+# A trigger of rows does not see this one.
+REFUSE_TRUNCATE = """
+CREATE TRIGGER pools_auditentry_no_truncate BEFORE TRUNCATE ON pools_auditentry
+    FOR EACH STATEMENT EXECUTE FUNCTION pools_refuse_change();
+"""
+ALLOW_TRUNCATE = "DROP TRIGGER pools_auditentry_no_truncate ON pools_auditentry;"

@@ -116,6 +116,21 @@ def test_progress_is_refused_when_over_one():
     refused("job_progress_range", lambda: Job.objects.create(kind="x", progress=1.1))
 
 
+def test_emptying_is_refused_when_a_table_is_append_only():
+    triggers = "SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname LIKE %s ORDER BY 1"
+    with connection.cursor() as cursor:
+        cursor.execute(triggers, ["%\\_append\\_only"])
+        tables = [name for (name,) in cursor.fetchall()]
+        cursor.execute(triggers, ["%\\_no\\_truncate"])
+        assert tables == [name for (name,) in cursor.fetchall()]
+        assert {"pools_auditentry", "telemetry_energyentry", "telemetry_settlement"} < set(tables)
+        for table in tables:
+            with pytest.raises(DatabaseError, match="append-only"), transaction.atomic():
+                cursor.execute(  # as outside of tests, which empty tables
+                    f"ALTER TABLE {table} ENABLE TRIGGER {table}_no_truncate; TRUNCATE {table} CASCADE"
+                )
+
+
 def test_change_is_refused_when_a_table_is_append_only(service):
     feed, gpu = CarbonFeed.objects.first(), Gpu.objects.first()
     point = CarbonPoint.objects.create(

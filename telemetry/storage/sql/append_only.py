@@ -16,6 +16,18 @@ def drop(table: str) -> str:
     return f"DROP TRIGGER telemetry_{table}_append_only ON telemetry_{table};\n"
 
 
+def refuse_truncate(table: str) -> str:
+    """Returns SQL that keeps one append-only table from being emptied at once, which a trigger of rows does not see."""
+    return f"""
+CREATE TRIGGER telemetry_{table}_no_truncate BEFORE TRUNCATE ON telemetry_{table}
+    FOR EACH STATEMENT EXECUTE FUNCTION telemetry_refuse_update();
+"""
+
+
+def allow_truncate(table: str) -> str:
+    return f"DROP TRIGGER telemetry_{table}_no_truncate ON telemetry_{table};\n"
+
+
 # What an entry says stays; that its pool is gone may be written into it.
 CREATE = """
 CREATE FUNCTION telemetry_refuse_update() RETURNS trigger LANGUAGE plpgsql AS $$
