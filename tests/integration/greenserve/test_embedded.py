@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ import redis
 from greenserve.process import Child, Spec, StartError
 from greenserve.servers import embedded, postgres_server, server_folders
 from tests import servers
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 @pytest.fixture
@@ -56,6 +59,20 @@ def test_servers_keep_their_data_when_started_again(var_dir: Path) -> None:
         assert query(var_dir, "SELECT x FROM t") == [("kept",)]
         with redis.Redis.from_url(redis_url, socket_timeout=5) as client:
             assert client.get("a") == b"kept"
+
+
+def test_data_of_the_former_redis_is_read(var_dir: Path) -> None:
+    data = server_folders.folders_of(var_dir).redis_data
+    data.mkdir(parents=True)
+    shutil.copy(FIXTURES / "redis-6.2" / "appendonly.aof", data)  # as Redis 6.2.5 left it
+    with servers.redis_running(var_dir) as url, redis.Redis.from_url(url, socket_timeout=5) as client:
+        assert client.get("a") == b"kept"
+        (group,) = client.xinfo_groups("st")
+        assert (client.xlen("st"), group["name"], group["pending"]) == (1, b"g", 1)
+        assert client.eval("return redis.call('GET', KEYS[1])", 1, "a") == b"kept"
+        assert client.config_get("appendonly")["appendonly"] == "yes"
+    with servers.redis_running(var_dir) as url, redis.Redis.from_url(url, socket_timeout=5) as client:
+        assert client.get("a") == b"kept"
 
 
 def test_servers_listen_on_sockets_alone_when_running(var_dir: Path) -> None:

