@@ -6,6 +6,6 @@ from django.views.debug import SafeExceptionReporterFilter
 
 
 class HiddenSettings(SafeExceptionReporterFilter):
-    """What Django hides, and what we name otherwise."""
+    """Hides what Django hides, and addresses of Redis."""
 
     hidden_settings = re.compile(f"{SafeExceptionReporterFilter.hidden_settings.pattern}|(REDIS|BROKER)_URL", re.I)

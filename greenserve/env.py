@@ -374,7 +374,7 @@ def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
 
 
 def _server(*schemes: str) -> Callable[[str], str]:
-    """Of an address that clients of servers understand; what they do not, their errors would repeat."""
+    """Returns a parser of addresses, which refuses what clients would not understand, and repeat in errors."""
 
     def parse(raw: str) -> str:
         parts = urlsplit(raw)

@@ -10,7 +10,9 @@ from itertools import dropwhile, groupby
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = tuple(sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")]))
+PAGES = tuple(
+    sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")])
+)
 _BLOCK = re.compile(
     r"^(?:<!-- (?P<how>run|not run): (?P<where>[^\n]+?) -->\n\n?)?"
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^ *```$",

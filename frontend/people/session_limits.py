@@ -1,4 +1,4 @@
-"""How long a session lasts: so many hours at most, and so many minutes in which its person does nothing.
+"""Ends sessions: after so many hours, and after so many minutes in which their person does nothing.
 
 What a page asks for by itself, each few seconds, does not count as doing something: else an open page would keep its
 session for ever. People who may only look have the first limit alone, for a screen on the wall asks for nothing else.

@@ -163,7 +163,7 @@ def _python(
     secrets: bool = True,
     **variables: str,
 ) -> Spec:
-    """`secrets`: whether it reads the environment (greenserve.env); to what does not no secret is handed on."""
+    """Makes the Spec of a Python process. `secrets` off: it reads no environment, and is handed no secret."""
     own = {"GREENSERVE_VAR": str(config.var_dir), "DJANGO_SETTINGS_MODULE": "greenserve.settings"}
     return Spec(
         name=name,

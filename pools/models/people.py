@@ -14,7 +14,7 @@ class Membership(models.Model):
     """A person's role, and the sites that it is for. A person without a membership may look and no more."""
 
     class Role(models.TextChoices):
-        """From the least to the most."""
+        """Roles stand in order, from the least to the most."""
 
         NONE = "none", "No role"
         VIEWER = "viewer", "Viewer"

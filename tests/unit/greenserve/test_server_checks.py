@@ -31,7 +31,7 @@ def test_redis_of_ones_own_must_be_patched(monkeypatch: pytest.MonkeyPatch, info
     assert said in words
 
 
-def test_error_of_redis_is_told_without_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_redis_does_not_show_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise redis.AuthenticationError("wrong password 'hush' for redis://:hush@cache/0")
 
