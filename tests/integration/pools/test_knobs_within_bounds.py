@@ -22,7 +22,7 @@ def test_stored_knobs_come_within_their_bounds_when_they_are_beyond(demo_rows):
     Service.objects.update(policy="freesh", knobs=ABSURD, acting_knobs={"carbon_period_s": 0.001})
     with pytest.raises(ValueError, match="must be at most"):
         Service.objects.first().configured_policy()
-    import_module("pools.migrations.0015_knobs_within_bounds").bring_within(apps, None)
+    import_module("pools.migrations.0017_knobs_within_bounds").bring_within(apps, None)
     service = Service.objects.first()
     knobs, tuning = service.configured_policy().knobs, service.configured_policy().tuning
     assert (knobs.clock, knobs.tp, knobs.carbon_period_s) == ("fixed", 4, 31 * 86_400.0)

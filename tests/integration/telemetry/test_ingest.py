@@ -376,7 +376,7 @@ def test_rows_wait_in_the_stream_and_are_stored_once_when_postgresql_cannot_writ
         ingester._pending = True  # as `run` goes on
         assert redis_client.xlen(wire.REQUEST_STREAM) == redis_client.xlen(wire.BATCH_STREAM) == 1
         assert not GpuSample.objects.exists()
-        assert not redis_client.exists(DEAD_STREAM)
+        assert not DeadRow.objects.exists()
     with connection.cursor() as cursor:
         cursor.execute("DROP TRIGGER refuse ON telemetry_requestrecord")
     drain(ingester)

@@ -55,7 +55,7 @@ def bring_within(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("pools", "0014_help_of_partitions"),
+        ("pools", "0016_audit_refuses_truncate"),
     ]
 
     operations = [
