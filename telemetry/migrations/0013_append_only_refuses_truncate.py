@@ -6,7 +6,7 @@ TABLES = ("energyentry", *append_only.TABLES, "instrumenthour", "hostentry")
 
 
 class Migration(migrations.Migration):
-    dependencies = [("telemetry", "0010_host_energy")]
+    dependencies = [("telemetry", "0012_entries_by_passing")]
 
     operations = [
         migrations.RunSQL(append_only.refuse_truncate(table), append_only.allow_truncate(table)) for table in TABLES
