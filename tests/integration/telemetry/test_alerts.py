@@ -83,11 +83,11 @@ class AlertBench:
 
 @pytest.fixture
 def bench(settings) -> AlertBench:
-    """Nodes are left out: these tests have no agents."""
+    """Nodes are left out, as these tests have no agents; and this machine's disks."""
     seeded = seed.fleet(datetime.now(UTC).replace(microsecond=0))
     time_partitions.ensure([(seeded.now + timedelta(days=day)).date() for day in range(-4, 2)])
     seed.feeds(seeded, seeded.now)
-    sources = [path for path in settings.GREENSERVE_ALERTS["sources"] if not path.endswith("NODES")]
+    sources = [path for path in settings.GREENSERVE_ALERTS["sources"] if not path.endswith(("NODES", "FOLDERS"))]
     settings.GREENSERVE_ALERTS = {**settings.GREENSERVE_ALERTS, "sources": sources}
     settings.GREENSERVE_CARBON_REFRESH_S = 20.0
     return AlertBench(seeded, seeded.now)
