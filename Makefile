@@ -1,13 +1,13 @@
 # `make up` runs the product, `make test` its tests; each installs what it needs first.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev install-tests up down lint check warm-up test unit-tests other-tests test-slow test-thorough test-vllm test-twin test-all flake smoke client lock clean
+.PHONY: help install install-dev install-tests up down lint check warm-up test unit-tests other-tests test-slow test-thorough test-vllm test-twin test-all chaos flake smoke client lock clean
 BIN := .venv/bin
 # Byte code is kept whatever the caller's shell says: some hundred processes of a test run would each compile all sources.
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/pytest -q
 QUICK := -m "not slow and not gpu and not vllm"
-SLOW := -m "slow and not gpu and not vllm and not twin"
+SLOW := -m "slow and not gpu and not vllm and not twin and not chaos"
 # Missing migrations are found without a database; that its history was not looked at is no news.
 NO_DATABASE := $(BIN)/python -W ignore::RuntimeWarning:django.core.management.commands.makemigrations
 
@@ -17,6 +17,7 @@ help:
 	@echo "make test       the tests that hold each change: twelve minutes on two processors, needs no running services"
 	@echo "make test-slow, test-thorough, test-vllm, test-twin  the long ones of each kind; which change calls for which: docs/testing.md"
 	@echo "make test-all   lint and all of these"
+	@echo "make chaos      faults of the running demo, in five parts, and the table of docs/faults.md; make chaos PART=2"
 	@echo "make flake TEST=tests/unit/pools/gateway N=50  how often tests fail on a busy machine"
 	@echo "make smoke      what a newcomer does, on a fresh clone of what is committed"
 	@echo "make client     make the typed client again after a change of the REST API"
@@ -101,6 +102,12 @@ test-twin: install-dev
 	$(PYTEST) tests/e2e/test_twin.py -m twin -s --junit-xml=test-artifacts/test-twin.xml
 
 test-all: lint test test-slow test-thorough test-vllm test-twin
+
+# Faults of the running demo while a replay is under way; as root, in namespaces of its own. Where something is missing, it is
+# said what to supply. PART=2: one of the five parts, at most twenty minutes each.
+chaos: install-dev
+	@mkdir -p test-artifacts
+	$(BIN)/python -m tests.chaos $(PART)
 
 # How often a test fails: make flake TEST=tests/unit/pools/gateway N=50
 flake: install-tests

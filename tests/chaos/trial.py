@@ -1,0 +1,144 @@
+"""One fault from its begin to its end while the replay runs, and what is looked at afterwards."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from tests.chaos import account, ledger
+from tests.chaos.fault import Fault, nothing
+from tests.chaos.replay import Asked, Replay, drawn
+from tests.chaos.stand import MODEL, ClockWatch, Stand
+from tests.e2e.product import wait_for
+
+SEED = 7
+RATE_RPS = 3.0
+BEFORE_S, AFTER_S = 3.0, 10.0  # of the replay, around the fault
+LAST_S = 150.0  # requests that are still under way then have lost; above the gateway's own limits
+BACK_WITHIN_S = 90.0
+RECORDED_WITHIN_S = 60.0
+CLOCKS_WITHIN_S = 10.0
+EPOCH_WITHIN_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a trial measured.
+
+    `back_s`: until all processes ran and all answered, since the fault's end. `clocks_s`: until the clocks that nobody
+    held were at their default, since its begin. `broken`: the promises that did not hold.
+    """
+
+    requests: account.Requests
+    back_s: float | None
+    clocks_s: float | None
+    broken: tuple[str, ...]
+    alerts: tuple[str, ...]
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def take(stand: Stand, fault: Fault | None, lasts_s: float) -> Found:
+    """Runs the replay with a fault, or without one, and looks at what became of all.
+
+    Whatever the fault did, the product is whole again afterwards, or AssertionError says that it is not.
+    """
+    wait_for("a whole product before the fault", stand.whole, timeout_s=BACK_WITHIN_S)
+    [(began,)] = stand.sql("SELECT now()")
+    requests = drawn(SEED, RATE_RPS, BEFORE_S + lasts_s + (fault.end_takes_s if fault else 0.0) + AFTER_S)
+    keys = list(stand.product.credentials["api_keys"].values())
+    replay = Replay(stand.product.gateway, keys, MODEL, requests, run=int.from_bytes(os.urandom(7), "big"))
+    broken: list[str] = []
+    stand.kept.clear()
+    stand.unheld.clear()
+    replay.start()
+    time.sleep(BEFORE_S)
+    watch = _begin(stand, fault, broken)
+    if fault is not None and fault.end is nothing:  # it is over with its begin
+        back_s = _end(stand, fault, broken)
+        time.sleep(max(0.0, lasts_s - (back_s or 0.0)))
+    else:
+        time.sleep(lasts_s)
+        back_s = _end(stand, fault, broken)
+    clocks_s = watch.end() if watch else None
+    asked = replay.finish(within_s=LAST_S)
+    figures = account.of(asked, _records(stand, replay, asked))
+    broken += _promises(stand, fault, figures, clocks_s if watch else 0.0)
+    alerts = stand.sql("SELECT DISTINCT rule FROM telemetry_alert WHERE opened_at >= %s", began)
+    return Found(figures, back_s, clocks_s, tuple(broken), tuple(sorted(row[0] for row in alerts)))
+
+
+def _begin(stand: Stand, fault: Fault | None, broken: list[str]) -> ClockWatch | None:
+    if fault is None:
+        return None
+    try:
+        fault.begin(stand)
+    except Exception as error:  # the trial goes on: what was begun has to end
+        broken.append(f"it could not begin: {error}")
+        return None
+    return ClockWatch(stand, list(stand.unheld)) if fault.clocks else None
+
+
+def _end(stand: Stand, fault: Fault | None, broken: list[str]) -> float | None:
+    """Ends the fault; returns how long until all is back, None where it is not."""
+    began_s = time.monotonic()
+    if fault is not None:
+        try:
+            fault.end(stand)
+        except Exception as error:
+            broken.append(f"it could not end: {error}")
+    try:
+        wait_for("a whole product after the fault", stand.whole, timeout_s=BACK_WITHIN_S, every_s=0.2)
+    except AssertionError:
+        broken.append(f"not whole {BACK_WITHIN_S:.0f} s after the fault")
+        return None
+    return round(time.monotonic() - began_s, 1)
+
+
+def _records(stand: Stand, replay: Replay, asked: Sequence[Asked]) -> dict[str, int]:
+    """Returns how many records there are by traceparent, once every whole answer has one, or the wait is over."""
+
+    def found() -> dict[str, int]:
+        rows = stand.sql(
+            "SELECT traceparent, count(*) FROM telemetry_requestrecord WHERE traceparent LIKE %s GROUP BY 1",
+            replay.trace_prefix + "%",
+        )
+        return {str(traceparent): int(number) for traceparent, number in rows}
+
+    deadline_s = time.monotonic() + RECORDED_WITHIN_S
+    while account.of(asked, records := found()).missing and time.monotonic() < deadline_s:
+        time.sleep(1.0)
+    return records
+
+
+def _promises(stand: Stand, fault: Fault | None, figures: account.Requests, clocks_s: float | None) -> list[str]:
+    """Returns those that did not hold."""
+    found = []
+    may_lose, may_lack = (fault.lost, fault.unrecorded) if fault else (0, 0)
+    if figures.lost > may_lose:
+        ends = ", ".join(f"{number} {end}" for end, number in sorted(figures.ends.items()))
+        found.append(f"{figures.lost} requests lost ({ends}), {may_lose} may be")
+    if figures.missing > may_lack:
+        found.append(f"{figures.missing} answered requests are not on record")
+    if figures.twice:
+        found.append(f"{figures.twice} requests are on record twice")
+    if clocks_s is None or clocks_s > CLOCKS_WITHIN_S:
+        took = "not at all" if clocks_s is None else f"after {clocks_s:.1f} s"
+        found.append(f"clocks at their default {took}, {CLOCKS_WITHIN_S:.0f} s are promised")
+    try:
+        [(now,)] = stand.sql("SELECT now()")
+        ledger.marked_since(stand, now)
+        wait_for("an epoch after the fault", lambda: _epoch_since(stand, now), timeout_s=EPOCH_WITHIN_S)
+    except AssertionError as error:
+        found.append(str(error).split(";")[0])
+    found += ledger.wrong(stand)
+    found += [wrong for look in (fault.look if fault else ()) if (wrong := look(stand))]
+    return found
+
+
+def _epoch_since(stand: Stand, moment: datetime) -> bool:
+    return stand.sql("SELECT count(*) > 0 FROM scheduler_epoch WHERE finished_at > %s", moment) == [(True,)]
