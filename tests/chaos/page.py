@@ -13,9 +13,12 @@ from tests.e2e.product import ROOT
 
 PAGE, FIGURES = ROOT / "docs" / "faults.md", ROOT / "docs" / "faults.json"
 BEGIN, END = "<!-- make chaos: begin -->", "<!-- make chaos: end -->"
-TEST = "tests/chaos/test_faults.py"
 WITHOUT = "no fault"  # the row of the replay alone, one for each part
 
+COLUMNS = (
+    *("Component", "Fault", "Promise", "Part", "Holds", "Requests: sent, answered, retried, lost"),
+    *("Records: missing, twice", "Longest wait, s", "Back, s"),
+)
 Rows = dict[str, dict[str, Any]]  # by the fault's name
 
 
@@ -42,10 +45,7 @@ def table(rows: Rows, order: Mapping[str, int]) -> str:
     """Returns the table in Markdown: the replay alone first, then the faults in their order."""
     alone = [(name, row) for name, row in rows.items() if "component" not in row]
     known = sorted(((n, r) for n, r in rows.items() if n in order), key=lambda item: order[item[0]])
-    lines = [
-        "| Component | Fault | Promise | Holds | Requests: sent, answered, retried, lost | Longest wait, s | Back, s |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
     lines += [_line("-", name, "The replay by itself.", row) for name, row in alone]
     lines += [_line(row["component"], name, row["promise"], row) for name, row in known]
     dates = sorted({str(row["date"]) for row in rows.values()})
@@ -64,7 +64,8 @@ def _line(component: str, name: str, promise: str, row: Mapping[str, Any]) -> st
     clocks = f"; clocks {row['clocks_s']:.1f}" if row["clocks_s"] is not None else ""
     back = "not back" if row["back_s"] is None else f"{row['back_s']:g}{clocks}"
     holds = "yes" if not row["broken"] else "no: " + "; ".join(row["broken"])
-    cells = (component, name, promise, holds, sent, f"{requests['longest_wait_s']:g}", back)
+    records = f"{requests['missing']}, {requests['twice']}"
+    cells = (component, name, promise, str(row["part"]), holds, sent, records, f"{requests['longest_wait_s']:g}", back)
     return "| " + " | ".join(cell.replace("|", "/").replace("\n", " ") for cell in cells) + " |"
 
 

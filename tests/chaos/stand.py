@@ -40,11 +40,16 @@ class ChaosProduct(Product):
 
 @dataclass
 class Stand:
-    """What steps work on. `kept` is theirs, from `begin` to `end`; `unheld` names nodes whose clocks nobody holds."""
+    """What steps work on.
+
+    `kept` is theirs, from `begin` to `end`; `unheld` names nodes whose clocks nobody holds; `spoiled`: a promise did
+    not hold, or nobody knows whether it did.
+    """
 
     product: ChaosProduct
     kept: dict[str, Any] = field(default_factory=dict)
     unheld: list[str] = field(default_factory=list)
+    spoiled: bool = False
 
     # -- processes ---------------------------------------------------------------------------------
 

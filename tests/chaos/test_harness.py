@@ -167,8 +167,8 @@ def test_page_has_the_last_finding_of_each_fault(tmp_path: Path) -> None:
     page.keep(_fault(name="forgotten"), 1, _found(), "2026-11-02", "0.1.0", figures)
     lines = page.table(page.read(figures), {"x": 0})
     assert lines.splitlines()[2:4] == [
-        "| - | no fault, part 1 | The replay by itself. | yes | 40, 38, 2, 0 | 6.25 | 1.5; clocks 7.0 |",
-        f"| agent | x | {_fault().promise} | yes | 40, 38, 2, 0 (it is a pity) | 6.25 | 1.5; clocks 7.0 |",
+        "| - | no fault, part 1 | The replay by itself. | 1 | yes | 40, 38, 2, 0 | 0, 0 | 6.25 | 1.5; clocks 7.0 |",
+        f"| agent | x | {_fault().promise} | 1 | yes | 40, 38, 2, 0 (it is a pity) | 0, 0 | 6.25 | 1.5; clocks 7.0 |",
     ]
     assert "forgotten" not in lines, "it is no fault any more"
     assert lines.endswith("Runs of 2026-11-01 and 2026-11-02, version 0.1.0.")
@@ -180,7 +180,7 @@ def test_page_has_the_last_finding_of_each_fault(tmp_path: Path) -> None:
 def test_page_agrees_with_its_figures() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
     order = {fault.name: number for number, fault in enumerate(EVERY)}
-    assert page.put_into(text, page.table(page.read(), order)) == text, "`python -m tests.chaos --page` writes it"
+    assert page.put_into(text, page.table(page.read(), order)) == text, "`tests.chaos.page.write()` writes it"
 
 
 def test_faults_differ_and_at_most_three_are_of_one_component_and_kind() -> None:

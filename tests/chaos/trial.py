@@ -47,6 +47,7 @@ def take(stand: Stand, fault: Fault | None, lasts_s: float) -> Found:
 
     Whatever the fault did, the product is whole again afterwards, or AssertionError says that it is not.
     """
+    stand.spoiled = True  # until more is known
     wait_for("a whole product before the fault", stand.whole, timeout_s=BACK_WITHIN_S)
     [(began,)] = stand.sql("SELECT now()")
     requests = drawn(SEED, RATE_RPS, BEFORE_S + lasts_s + (fault.end_takes_s if fault else 0.0) + AFTER_S)
@@ -68,6 +69,7 @@ def take(stand: Stand, fault: Fault | None, lasts_s: float) -> Found:
     asked = replay.finish(within_s=LAST_S)
     figures = account.of(asked, _records(stand, replay, asked))
     broken += _promises(stand, fault, figures, clocks_s if watch else 0.0)
+    stand.spoiled = bool(broken)
     alerts = stand.sql("SELECT DISTINCT rule FROM telemetry_alert WHERE opened_at >= %s", began)
     return Found(figures, back_s, clocks_s, tuple(broken), tuple(sorted(row[0] for row in alerts)))
 
@@ -141,4 +143,6 @@ def _promises(stand: Stand, fault: Fault | None, figures: account.Requests, cloc
 
 
 def _epoch_since(stand: Stand, moment: datetime) -> bool:
-    return stand.sql("SELECT count(*) > 0 FROM scheduler_epoch WHERE finished_at > %s", moment) == [(True,)]
+    """Whether one ended since, by a clock that is right."""
+    between = "SELECT count(*) FROM scheduler_epoch WHERE finished_at BETWEEN %s AND now() + interval '1 second'"
+    return stand.sql(between, moment) != [(0,)]
