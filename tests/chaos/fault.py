@@ -33,6 +33,7 @@ class Fault:
         lasts_s: between the two.
         end_takes_s: so long the replay goes on while `end` is under way.
         lost, unrecorded: requests that may be lost, and answered ones that may lack a record, and `because` why.
+        waits_s: the longest that a request may wait; None: nothing is promised of it.
         clocks: all GPUs of nodes that `begin` names in `Stand.unheld` are back at their default clock in time.
         look: more that is looked at, once all is back.
     """
@@ -49,6 +50,7 @@ class Fault:
     lost: int = 0
     unrecorded: int = 0
     because: str = ""
+    waits_s: float | None = None
     clocks: bool = False
     look: tuple[Look, ...] = field(default=())
 

@@ -124,6 +124,9 @@ def _promises(stand: Stand, fault: Fault | None, figures: account.Requests, cloc
     if figures.lost > may_lose:
         ends = ", ".join(f"{number} {end}" for end, number in sorted(figures.ends.items()))
         found.append(f"{figures.lost} requests lost ({ends}), {may_lose} may be")
+    waits_s = fault.waits_s if fault else None
+    if waits_s is not None and figures.longest_wait_s > waits_s:
+        found.append(f"a request waited {figures.longest_wait_s:g} s, {waits_s:g} s are promised")
     if figures.missing > may_lack:
         found.append(f"{figures.missing} answered requests are not on record")
     if figures.twice:

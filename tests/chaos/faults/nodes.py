@@ -10,6 +10,7 @@ from tests.chaos.stand import Stand
 
 CLOCKS = "The clocks of the nodes are back at their default within 10 s; engines serve on; no joule is lost."
 LEASE_S = 4.0
+HUNG_WAIT_S = 20.0
 
 
 def _serving_node(stand: Stand) -> str:
@@ -116,7 +117,8 @@ FAULTS = (
         name="engines of a node hung for 30 s",
         component="engine",
         kind="frozen",
-        promise="No request waits for a hung engine while another could serve it.",
+        promise=f"No request waits longer than {HUNG_WAIT_S:.0f} s for a hung engine while another could serve it.",
+        waits_s=HUNG_WAIT_S,
         part=2,
         begin=lambda stand: stand.freeze(f"simnode.{_serving_node(stand)}"),
         end=Stand.thaw,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.chaos.fault import Fault
+from tests.chaos.faults.nodes import HUNG_WAIT_S
 from tests.chaos.stand import MODEL, WORKER_TOKEN, Stand
 from tests.fakes.engine import FakeEngine
 
@@ -120,8 +121,9 @@ FAULTS = (
     _worker(
         "a worker that is well and never answers",
         "hung",
-        "No request waits for it while another could serve it.",
+        f"No request waits longer than {HUNG_WAIT_S:.0f} s for it while another could serve it.",
         Hung,
+        waits_s=HUNG_WAIT_S,
     ),
     _worker(
         "a worker that does not renew its lease",
