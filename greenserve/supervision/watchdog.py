@@ -40,8 +40,9 @@ class Stall:
 @dataclass(slots=True)
 class _Watched:
     sign: bytes | None
-    since_mono_s: float
-    tries: int = 0  # restarts since it last made progress
+    since_mono_s: float  # what is counted from
+    progress_mono_s: float = float("-inf")  # when its sign changed
+    tries: int = 0  # restarts since then
 
 
 @dataclass(slots=True)
@@ -69,12 +70,12 @@ class Watchdog:
             sign = None if signs is None else signs.get(name)
             watched = self._watched.setdefault(name, _Watched(sign, now_s))
             if sign is not None and sign != watched.sign:
-                self._watched[name] = _Watched(sign, now_s)
+                self._watched[name] = _Watched(sign, now_s, now_s)
                 continue
             if signs is None:
                 watched.since_mono_s = now_s
                 continue
-            starting = watched.since_mono_s < started[name]
+            starting = watched.progress_mono_s < started[name]
             limit_s = self.limits_s[name] * (STARTING if starting else 1.0) * 2.0**watched.tries
             for_s = now_s - max(watched.since_mono_s, started[name])
             if for_s < min(LONGEST_LIMIT_S, limit_s):

@@ -51,8 +51,8 @@ def test_who_makes_none_is_stuck_once_its_limit_is_over() -> None:
 
 def test_limit_doubles_with_each_restart_that_did_not_help_and_progress_ends_that() -> None:
     world = World()
-    world.go(1, progress=True)
-    found = [at_s - 1_001.0 for at_s, _ in world.go(3 * 3_600)]
+    world.go(2, progress=True)
+    found = [at_s - 1_002.0 for at_s, _ in world.go(3 * 3_600)]
     assert found[:4] == [60.0, 180.0, 420.0, 900.0]
     gaps = [b - a for a, b in pairwise(found)]
     assert max(gaps) == LONGEST_LIMIT_S
@@ -63,6 +63,7 @@ def test_limit_doubles_with_each_restart_that_did_not_help_and_progress_ends_tha
 
 def test_nobody_is_stuck_while_redis_does_not_answer() -> None:
     world = World()
+    world.go(2, progress=True)
     world.redis_there = False
     assert world.go(600) == []
     world.redis_there = True
@@ -72,6 +73,7 @@ def test_nobody_is_stuck_while_redis_does_not_answer() -> None:
 
 def test_who_waits_for_postgresql_has_an_excuse_and_is_stuck_after_it() -> None:
     world = World()
+    world.go(2, progress=True)
     world.why = "PostgreSQL does not answer"
     found = world.go(130)
     assert [stall.excuse for _, stall in found] == ["PostgreSQL does not answer"] * 2
@@ -82,11 +84,10 @@ def test_who_waits_for_postgresql_has_an_excuse_and_is_stuck_after_it() -> None:
 def test_a_process_has_three_times_its_limit_from_its_start_to_its_first_sign() -> None:
     world = World()
     world.sign = None
-    world.go(1)
-    assert world.go(260, started_s=1_090.0) == []
-    assert len(world.go(10, started_s=1_090.0)) == 1
-    world.go(1, progress=True, started_s=1_300.0)
-    assert len(world.go(61, started_s=1_200.0)) == 1
+    ((at_s, stall),) = world.go(200, started_s=1_010.0)
+    assert (at_s - 1_010.0, stall.for_s) == (180.0, 180.0)
+    world.go(1, progress=True, started_s=1_191.0)
+    assert len(world.go(61, started_s=1_191.0)) == 1
 
 
 def test_a_sign_that_expires_is_no_progress() -> None:
