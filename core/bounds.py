@@ -97,4 +97,8 @@ def of(name: str, table: str = "") -> Bound | None:
     found = _BY_NAME.get(f"{table}.{name}") or _BY_NAME.get(name)
     if found is not None:
         return found
-    return next((bound for unit, bound in _BY_UNIT.items() if f"_{name}".endswith(unit)), None)
+    for unit, bound in _BY_UNIT.items():
+        head = f"_{name}".removesuffix(unit)
+        if head != f"_{name}" and not head.endswith("_per"):  # bytes_per_s is no time
+            return bound
+    return None

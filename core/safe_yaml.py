@@ -21,7 +21,8 @@ class BadYamlError(ValueError):
 
     def __init__(self, words: str, mark: Any = None) -> None:
         self.words = words
-        self.line, self.column = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
+        self.line: int = 1 if mark is None else mark.line + 1
+        self.column: int = 1 if mark is None else mark.column + 1
         super().__init__(words if mark is None else f"line {self.line}, column {self.column}: {words}")
 
 
@@ -41,7 +42,7 @@ class Loader(yaml.SafeLoader):
         self._levels = [0]  # below each node that is being composed
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        mark = self.peek_event().start_mark
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         if self.check_event(yaml.events.AliasEvent):
             node = super().compose_node(parent, index)
             if id(node) not in self._known:

@@ -152,6 +152,10 @@ def test_an_empty_period_says_what_there_is_when_nothing_came_then(operator: Any
     assert scenario_traffic.recorded_period() is not None
 
 
+# Each line names the one before ten times: 100 million values.
+SWELLING = "a0: &a0 [1]\n" + "\n".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 10}]" for n in range(1, 9))
+
+
 @pytest.mark.parametrize(
     ("given", "field", "words"),
     [
@@ -159,7 +163,7 @@ def test_an_empty_period_says_what_there_is_when_nothing_came_then(operator: Any
         ({"scenario": tiny(fleet={"count": 0})}, "fleet[0].count", "from 1"),
         ({"scenario": tiny(workload={"trace": "/etc/passwd"})}, "workload.trace", "no file"),
         ({"scenario": tiny(sites={"site": {"carbon_g_per_kwh": {"csv": "../x.csv"}}})}, "sites.site", "no file"),
-        ({"scenario": "a: &a [1]\nb: [" + "*a, " * 60 + "]"}, "scenario", "aliases"),
+        ({"scenario": SWELLING}, "scenario", "aliases written out"),
         ({"scenario": tiny(), "runs": ["freesh {alfa: 1}"]}, "runs", "did you mean alpha"),
         ({"scenario": tiny(), "runs": ["nonesuch"]}, "runs", "unknown policy"),
         ({"scenario": tiny(), "runs": []}, "runs", "at least one"),
