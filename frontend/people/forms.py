@@ -86,8 +86,9 @@ class ProofForm(Fields):
         label="Your password", widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}), strip=False
     )
 
-    def __init__(self, has_password: bool, *args: Any, auto_id: str = "proof_%s", **kwargs: Any) -> None:
-        super().__init__(*args, auto_id=auto_id, **kwargs)  # other forms of the page ask for a password, too
+    def __init__(self, has_password: bool, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("auto_id", "proof_%s")  # other forms of the page ask for a password, too
+        super().__init__(*args, **kwargs)
         if not has_password:
             del self.fields["current"]
 
