@@ -64,6 +64,12 @@ class Env:
     alert_webhook_secret: Secret | None = None
     alert_webhook_private: bool = False  # it may lie at a private address
     webhook_hosts: frozenset[str] = frozenset()  # at private addresses, to which webhooks may go all the same
+    media_hosts: str = ""  # where engines may fetch what a client names; empty: nowhere
+    pass_fields: str = ""  # of clients' bodies, to engines, beside the usual ones
+    gateway_connections: int = 16_384  # of all clients of a gateway process
+    gateway_unkeyed_per_address: int = 1_024  # of these, without a key
+    gateway_connections_per_key: int = 4_096
+    gateway_held_mib: int = 512  # of requests' bodies, in a process
     metrics_token: Secret | None = None  # None: metrics are for this machine alone
     metrics_host: str = "127.0.0.1"  # where agents listen for Prometheus
     otlp_url: str | None = None  # None: no traces
@@ -125,6 +131,27 @@ def read(source: Mapping[str, str] | None = None) -> Env:
             PRIVATE,
             _hosts,
             "give addresses, networks, names, *.domains or 'private', with commas between",
+        ),
+        media_hosts=get(
+            "GREENSERVE_MEDIA_HOSTS",
+            "",
+            _hosts,
+            "give addresses, networks, names, *.domains or 'private', with commas between",
+        ),
+        pass_fields=get(
+            "GREENSERVE_PASS_FIELDS", "", _fields, "give names of fields, or vllm_xargs.NAME, with commas between"
+        ),
+        gateway_connections=get(
+            "GREENSERVE_GATEWAY_CONNECTIONS", 16_384, _count(1_000_000), "give a number between 1 and 1000000"
+        ),
+        gateway_unkeyed_per_address=get(
+            "GREENSERVE_GATEWAY_UNKEYED_PER_ADDRESS", 1_024, _count(1_000_000), "give a number between 1 and 1000000"
+        ),
+        gateway_connections_per_key=get(
+            "GREENSERVE_GATEWAY_CONNECTIONS_PER_KEY", 4_096, _count(1_000_000), "give a number between 1 and 1000000"
+        ),
+        gateway_held_mib=get(
+            "GREENSERVE_GATEWAY_HELD_MIB", 512, _count(1_000_000, 16), "give a number of MiB between 16 and 1000000"
         ),
         demo=get("GREENSERVE_DEMO", True, _flag, "write 1 or 0"),
         demo_speedup=get("GREENSERVE_DEMO_SPEEDUP", 30.0, _number(1, 1000), "give a number between 1 and 1000"),
@@ -350,6 +377,12 @@ def _own_hosts(raw: str) -> frozenset[str]:
 def _declared_host(text: str) -> str:
     DeclaredPowerMeter.parse(text)
     return text
+
+
+def _fields(raw: str) -> str:
+    if not all(re.fullmatch(r"(vllm_xargs\.)?[A-Za-z0-9_-]+", word.strip()) for word in raw.split(",")):
+        raise ValueError
+    return raw
 
 
 def _hosts(raw: str) -> str:

@@ -47,6 +47,10 @@ def worker_token_file(config: env.Env) -> Path:
     return config.var_dir / "worker-token"
 
 
+def metrics_token_file(config: env.Env) -> Path:
+    return config.var_dir / "metrics-token"
+
+
 def gateways(config: env.Env) -> list[Spec]:
     """Returns one process, or several that share the port: `gateway.1` and so on."""
     if config.gateway_processes == 1:
@@ -66,6 +70,13 @@ def _gateway(config: env.Env, name: str, *share: str) -> Spec:
         *("--web-url", env.local_url(config.web_host, config.web_port)),
         *(() if config.worker_token is None else ("--worker-token-file", str(worker_token_file(config)))),
         *("--worker-hosts", config.worker_hosts),
+        *(() if config.metrics_token is None else ("--metrics-token-file", str(metrics_token_file(config)))),
+        *(("--media-hosts", config.media_hosts) if config.media_hosts else ()),
+        *(("--pass-fields", config.pass_fields) if config.pass_fields else ()),
+        *("--max-connections", str(config.gateway_connections)),
+        *("--max-unkeyed-per-address", str(config.gateway_unkeyed_per_address)),
+        *("--max-connections-per-key", str(config.gateway_connections_per_key)),
+        *("--max-held-mib", str(config.gateway_held_mib)),
         rank=2,
         stop_timeout_s=12.0,
         secrets=False,
@@ -83,6 +94,8 @@ def picker(config: env.Env, port: int) -> Spec:
         *("--spool", str(config.var_dir / "spool" / "picker"), "--state", str(config.var_dir / "learned")),
         *("--worker-hosts", config.worker_hosts),
         *(() if metrics is None else ("--metrics-port", str(metrics))),
+        *(("--media-hosts", config.media_hosts) if config.media_hosts else ()),
+        *(("--pass-fields", config.pass_fields) if config.pass_fields else ()),
         rank=2,
         stop_timeout_s=12.0,
         secrets=False,

@@ -84,6 +84,8 @@ def _start(config: env.Env, supervisor: Supervisor, nodes: SimulatedNodes, repor
     env.keep_secret(product_processes.redis_url_file(config), product_processes.redis_url(config))
     if config.worker_token is not None:
         env.keep_secret(product_processes.worker_token_file(config), config.worker_token)
+    if config.metrics_token is not None:
+        env.keep_secret(product_processes.metrics_token_file(config), config.metrics_token.reveal())
     gateways = [supervisor.start(spec) for spec in product_processes.gateways(config)]
     plan = prepare(config, supervisor)
     web = supervisor.start(product_processes.web(config))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import errno
 import gc
 import logging
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -17,12 +19,16 @@ from pools.registration.worker_hosts import WorkerHosts, from_argument
 
 from . import secret_arguments
 from .gateway_processes import PortShare
+from .http.access import MetricsAccess
+from .http.connections import ConnectionLimits
 from .http.request import HttpLimits
 from .relay.exchange import Timeouts
+from .requests.client_fields import ClientFields, names
 from .server import Config, GatewayServer
 
 BROKEN_EXIT = 1
 CANNOT_START_EXIT = 2
+OTHER_FILES = 512  # beside one for each client's connection, and one for its engine's
 GC_THRESHOLD = 20_000  # new objects: each request makes some hundred, nearly all freed without the collector
 
 
@@ -61,7 +67,7 @@ def _refuse(config: Config, error: OSError) -> int:
 
 
 def _config(arguments: list[str] | None) -> Config:
-    limits, timeouts = HttpLimits(), Timeouts()
+    limits, timeouts, together = HttpLimits(), Timeouts(), ConnectionLimits()
     parser = argparse.ArgumentParser(prog="pools.gateway", description="The OpenAI-compatible gateway.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
@@ -100,6 +106,35 @@ def _config(arguments: list[str] | None) -> Config:
         default=WorkerHosts(),
         help="where they may be: addresses, networks, names, *.domains, 'private' (the default); with commas between",
     )
+    parser.add_argument("--max-connections", type=int, default=together.most, help="of all clients together")
+    parser.add_argument(
+        "--max-unkeyed-per-address",
+        type=int,
+        default=together.unkeyed_of_address,
+        help="connections of an address over which no key has come; the oldest makes room for a new one",
+    )
+    parser.add_argument("--max-connections-per-key", type=int, default=together.of_key)
+    parser.add_argument(
+        "--max-held-mib", type=int, default=together.body_bytes >> 20, help="bodies of requests held at a time"
+    )
+    parser.add_argument(
+        "--media-hosts",
+        type=from_argument,
+        default=WorkerHosts(""),
+        help="where engines may fetch what clients name, as for --worker-hosts; without it only data: URLs pass",
+    )
+    parser.add_argument(
+        "--pass-fields",
+        type=names,
+        default=frozenset(),
+        help="fields that clients may send to engines beside the usual ones, or vllm_xargs.NAME; commas between",
+    )
+    parser.add_argument(
+        "--metrics-token-file",
+        dest="metrics_token",
+        type=_secret,
+        help="file with the token for /metrics; without it they are for this machine alone",
+    )
     given = parser.parse_args(arguments)
     if given.share is not None and not given.port:
         parser.error("--share needs a --port that all of them know")
@@ -116,8 +151,33 @@ def _config(arguments: list[str] | None) -> Config:
         worker_hosts=given.worker_hosts,
         tokenizers=dict(given.tokenizer),
         limits=HttpLimits(max_body_bytes=given.max_body_bytes),
+        all_clients=_within_files(
+            ConnectionLimits(
+                most=given.max_connections,
+                unkeyed=min(together.unkeyed, given.max_connections),
+                unkeyed_of_address=given.max_unkeyed_per_address,
+                of_key=given.max_connections_per_key,
+                body_bytes=given.max_held_mib << 20,
+            )
+        ),
+        metrics_access=MetricsAccess(given.metrics_token),
+        fields=ClientFields(given.pass_fields, given.media_hosts),
         timeouts=Timeouts(given.first_byte_timeout_s, given.whole_response_timeout_s, given.idle_timeout_s),
     )
+
+
+def _within_files(limits: ConnectionLimits) -> ConnectionLimits:
+    """Lets the process open as many files as its connections need, or allows only as many as it may open files for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * limits.most + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return limits
+    most = max(1, (soft - OTHER_FILES) // 2)
+    logging.getLogger(__name__).warning("%d files may be open (ulimit -n): %d connections at most", soft, most)
+    return dataclasses.replace(limits, most=most, unkeyed=min(limits.unkeyed, most))
 
 
 def _tokenizer(given: str) -> tuple[str, Path]:

@@ -39,6 +39,11 @@ class ApiError(Exception):
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return msgspec.json.encode({"error": error})
 
+    def headers(self, request_id: bytes | None) -> bytes:
+        """Returns lines for the response's head."""
+        lines = b"" if request_id is None else b"x-request-id: %b\r\n" % request_id
+        return lines if self.retry_after_s is None else lines + b"retry-after: %d\r\n" % self.retry_after_s
+
 
 def bad_body(error: Exception) -> ApiError:
     """Makes a decoder's error into one for the client."""
@@ -48,6 +53,10 @@ def bad_body(error: Exception) -> ApiError:
     if isinstance(error, RecursionError):
         return ApiError(400, "The body is nested too deeply.", code="invalid_json")
     return ApiError(400, f"The body is not valid JSON: {error}", code="invalid_json")
+
+
+def nothing_at(path: bytes) -> ApiError:
+    return ApiError(404, f"There is nothing at {path[:100].decode(errors='replace')}.", code="not_found")
 
 
 def invalid_key() -> ApiError:

@@ -13,13 +13,15 @@ import msgspec
 from .accounts.gateway_metrics import CONTENT_TYPE, Metrics
 from .accounts.request_journal import Journal
 from .classify.classifier import Classifier
-from .errors import SERVER_ERROR, ApiError
+from .errors import SERVER_ERROR, ApiError, nothing_at
 from .fleet.view import FleetView
 from .fleet.worker_api import WorkerApi
 from .gateway_processes import GatewayProcesses
+from .http.access import OPERATOR, MetricsAccess
 from .http.client_protocol import ClientConnection
+from .http.connections import Connections
 from .http.loop_turn import EndOfTurn
-from .http.request import Request
+from .http.request import HttpLimits, Request
 from .http.upstream import UpstreamPool
 from .intake import MODELS, Intake, Refused, asks_for_models
 from .placing.dispatch import Dispatcher
@@ -35,6 +37,8 @@ from .requests.endpoint import BY_PATH
 log = logging.getLogger(__name__)
 
 Route = Callable[[Request, ClientConnection], None]
+
+METRICS = b"/metrics"
 
 
 @dataclass
@@ -53,9 +57,11 @@ class Gateway:
     web: WebProcess | None = None  # None: no files, no batches
     workers: WorkerApi | None = None  # None: workers cannot register themselves
     draining: bool = False
-    metrics_page: Callable[[int, int], bytes] = lambda in_flight, connections: b""
+    metrics_page: Callable[[int, Connections], bytes] = lambda in_flight, connections: b""
+    metrics_access: MetricsAccess = field(default_factory=MetricsAccess)
+    limits: HttpLimits = field(default_factory=HttpLimits)
     other_gateways: GatewayProcesses | None = None  # None: nobody else listens on this port
-    connections: set[ClientConnection] = field(default_factory=set)
+    connections: Connections = field(default_factory=Connections)
     exchanges: set[Exchange] = field(default_factory=set)
     idle: asyncio.Event = field(default_factory=asyncio.Event)  # set while no request is served
 
@@ -66,13 +72,17 @@ class Gateway:
         departures = EndOfTurn[Exchange](self._see_off)
         self.splitter = Splitter(self.fleet, self.dispatcher)
         self._context = Context(self.loop, self.dispatcher, self.pool, self.timeouts, departures)
-        self._routes: dict[bytes, tuple[bytes, Route]] = {
-            **dict.fromkeys(BY_PATH, (b"POST", self._relay)),
-            MODELS: (b"GET", self._models),
+        open_to_all: dict[bytes, tuple[bytes, Route]] = {
             b"/live": (b"GET", self._live),
             b"/ready": (b"GET", self._ready),
             b"/health": (b"GET", self._ready),  # as clients of vLLM's call it
-            b"/metrics": (b"GET", self._metrics_page),
+        }
+        self._open = frozenset(open_to_all)
+        self._routes: dict[bytes, tuple[bytes, Route]] = {
+            **dict.fromkeys(BY_PATH, (b"POST", self._relay)),
+            **open_to_all,
+            MODELS: (b"GET", self._models),
+            METRICS: (b"GET", self._metrics_page),
         }
 
     # -- Application -------------------------------------------------------------------------------
@@ -80,11 +90,32 @@ class Gateway:
     def uploads(self, path: bytes) -> bool:
         return self.web is not None and path.startswith(b"/v1/files") and is_web_path(path)
 
-    def opened(self, connection: ClientConnection) -> None:
-        self.connections.add(connection)
+    def admit(self, head: Request, connection: ClientConnection) -> int:
+        try:
+            return self._admit(head, connection)
+        except ApiError:
+            raise
+        except Exception:
+            log.exception("the head of a request to %r failed inside the gateway", head.path)
+            raise ApiError(500, "Internal error.", kind=SERVER_ERROR) from None
 
-    def closed(self, connection: ClientConnection) -> None:
-        self.connections.discard(connection)
+    def _admit(self, head: Request, connection: ClientConnection) -> int:
+        """Asks for the key that the path needs. Where none is needed, no body is taken."""
+        path = head.path.partition(b"?")[0]
+        if path in self._open:
+            return 0
+        if path == METRICS:
+            self.metrics_access.check(head, connection.host)
+            connection.belongs_to(OPERATOR)
+            return 0
+        if self.workers is not None and self.workers.takes(path):
+            self.workers.check_token(head)
+            connection.belongs_to(OPERATOR)
+            return self.limits.max_body_bytes
+        if path in self._routes or asks_for_models(path) or (self.web is not None and is_web_path(head.path)):
+            connection.belongs_to(self.intake.key(head).key_id)
+            return self.limits.max_upload_bytes if self.uploads(head.path) else self.limits.max_body_bytes
+        raise nothing_at(path)
 
     def refused(self, error: ApiError) -> None:
         self.metrics.refusals[error.status] += 1
@@ -100,6 +131,8 @@ class Gateway:
 
     def _refuse(self, request: Request, connection: ClientConnection, error: ApiError) -> None:
         self.refused(error)
+        if error.status == 401:  # of a head that was known: its key is none any more
+            request.keep_alive = False
         respond_error(request, connection, error)
 
     def _dispatch(self, request: Request, connection: ClientConnection) -> None:
@@ -108,13 +141,13 @@ class Gateway:
             path = request.path.partition(b"?")[0]
             found = self._routes.get(MODELS if asks_for_models(path) else path)
         if found is None:
-            if self.web is not None and is_web_path(request.path):
-                self._relay_to_web(request, connection, self.web)
-                return
             if self.workers is not None and self.workers.takes(path):
                 self.workers.serve(request, connection, self._refuse)
                 return
-            raise ApiError(404, f"There is nothing at {path[:100].decode(errors='replace')}.", code="not_found")
+            if self.web is not None and is_web_path(request.path):
+                self._relay_to_web(request, connection, self.web)
+                return
+            raise nothing_at(path)
         method, route = found
         if request.method != method and not (request.method == b"HEAD" and method == b"GET"):
             raise ApiError(405, f"Use {method.decode()} here.", code="method_not_allowed")
@@ -191,9 +224,10 @@ class Gateway:
         return self.fleet.not_ready()
 
     def own_metrics(self) -> bytes:
-        return self.metrics_page(len(self.exchanges), len(self.connections))
+        return self.metrics_page(len(self.exchanges), self.connections)
 
     def _metrics_page(self, request: Request, connection: ClientConnection) -> None:
+        self.metrics_access.check(request, connection.host)
         if self.other_gateways is None:
             connection.respond(200, self.own_metrics(), CONTENT_TYPE)
             return
@@ -223,10 +257,5 @@ def respond_error(
     request: Request, connection: ClientConnection, error: ApiError, request_id: str | None = None
 ) -> None:
     """Answers with an error. X-Request-Id is the client's own, else the record's, where there is one."""
-    headers = b""
     identity = request.client_id() or (request_id.encode() if request_id else None)
-    if identity:
-        headers += b"x-request-id: %b\r\n" % identity
-    if error.retry_after_s is not None:
-        headers += b"retry-after: %d\r\n" % error.retry_after_s
-    connection.respond(error.status, error.body(), headers=headers)
+    connection.respond(error.status, error.body(), headers=error.headers(identity))

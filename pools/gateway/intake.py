@@ -26,6 +26,7 @@ from .placing.instance_choice import WarmPrefixes
 from .requests import validation
 from .requests.bodies import ChatBody, CompletionBody
 from .requests.call import Call, Ending
+from .requests.client_fields import ClientFields
 from .requests.endpoint import Endpoint
 from .requests.features import features_of, texts_of
 
@@ -53,13 +54,14 @@ class Intake:
     journal: Journal
     metrics: Metrics
     open: dict[str, Call] = field(default_factory=dict)
+    fields: ClientFields = field(default_factory=ClientFields)  # that clients may send to engines
 
     def key(self, request: Request) -> wire.FleetKey:
         """Returns the caller's key. Raises ApiError 401, or 503 while the fleet is not known."""
         if not self.fleet.known:
             raise unavailable("The gateway does not know its fleet yet.", "starting", retry_after_s=1)
-        scheme, _, secret = request.headers.get(b"authorization", b"").partition(b" ")
-        key = self.fleet.key(secret.strip()) if scheme.lower() == b"bearer" else None
+        secret = request.bearer()
+        key = None if secret is None else self.fleet.key(secret)
         if key is None:
             raise invalid_key()
         if key.expires_at_s is not None and key.expires_at_s <= request.started_at_s:
@@ -70,7 +72,7 @@ class Intake:
         """Returns a request that is whole and right, ready to be placed. Raises ApiError, or Refused with the call."""
         key = self.key(request)
         try:
-            parsed = validation.decode(request.body, endpoint)
+            parsed = validation.decode(request.body, endpoint, self.fields)
         except ApiError as error:
             service = self.fleet.services.get(validation.model_of(request.body) or "")
             if service is not None and _may_use(key, service):

@@ -28,6 +28,7 @@ from .fleet.health_checks import HealthChecks
 from .fleet.kept_snapshot import KeptSnapshot
 from .fleet.view import FleetView
 from .fleet.workers import Workers
+from .http.connections import Connections
 from .intake import Intake
 from .placing.clock_requests import ClockRequests, PendingClockRequest
 from .placing.deadline_clocks import LOOK_S, DeadlineClocks
@@ -103,13 +104,16 @@ class GatewayRuntime:
         self.early = EarlyMoves(self.dispatcher, router)
         self.intake = Intake(self.fleet, self.classifier, self.journal, self.metrics)
 
-    def metrics_page(self, in_flight: int, connections: int, everywhere: Labels = ()) -> bytes:
+    def metrics_page(self, in_flight: int, connections: Connections, everywhere: Labels = ()) -> bytes:
         """Returns `/metrics`. `everywhere`: labels of every sample."""
         age_s = self.fleet.age_s(time.monotonic())
         backlog = 0 if self._shipper is None else self._shipper.backlog_bytes
         gauges: dict[str, tuple[str, float]] = {
             "requests_in_flight": ("Requests being served.", in_flight),
-            "client_connections": ("Open client connections.", connections),
+            "client_connections": ("Open client connections.", len(connections)),
+            "unkeyed_connections": ("Open client connections over which no key has come.", connections.unkeyed),
+            "head_bytes": ("Heads of requests that are not complete.", connections.head_bytes),
+            "body_bytes": ("Bodies of requests that come in, wait or are served.", connections.body_bytes),
             "requests_waiting": ("Requests in a queue of the gateway.", self.dispatcher.waiting),
             "instances_ready": ("Instances that take requests.", self.fleet.ready_instances),
             "instances_out": (
@@ -134,6 +138,8 @@ class GatewayRuntime:
             "moved_requests_total": ("Requests taken from an engine out of rotation to another.", self.hung.moved),
             "early_moves_total": ("Streams moved because their first token was overdue.", self.early.moved),
             "journal_shipped_rows_total": ("Request rows confirmed by Redis.", shipped),
+            "dropped_connections_total": ("Connections without a key closed in favour of others.", connections.dropped),
+            "refused_connections_total": ("Connections for which there was no place.", connections.refused),
         }
         return self.metrics.text(gauges, counters, self.classifier.counts.families(), everywhere)
 

@@ -15,10 +15,13 @@ from pools.registration.worker_hosts import WorkerHosts
 from .fleet.worker_api import WorkerApi
 from .gateway_processes import GatewayProcesses, PortShare
 from .handlers import Gateway
+from .http.access import MetricsAccess
 from .http.client_protocol import ClientConnection
+from .http.connections import ConnectionLimits, Connections
 from .http.request import HttpLimits
 from .relay.exchange import Timeouts
 from .relay.web_relay import WebProcess
+from .requests.client_fields import ClientFields
 from .runtime import GatewayRuntime, GatewayRuntimeConfig
 
 BACKLOG = 2048
@@ -41,6 +44,9 @@ class Config:
     web_url: str | None = None  # of the process that has files and batches; None: there are none
     grace_s: float = 10.0
     limits: HttpLimits = field(default_factory=HttpLimits)
+    all_clients: ConnectionLimits = field(default_factory=ConnectionLimits)
+    fields: ClientFields = field(default_factory=ClientFields)  # that clients may send to engines
+    metrics_access: MetricsAccess = field(default_factory=MetricsAccess)
     timeouts: Timeouts = field(default_factory=Timeouts)
     check_s: float = 0.5  # between looks at all time limits
 
@@ -67,6 +73,7 @@ class GatewayServer:
             when_broken,
         )
         self.fleet, self.journal = runtime.fleet, runtime.journal
+        runtime.intake.fields = config.fields
         self.clocks, self.gate = runtime.clocks, runtime.gate
         self.gateway = Gateway(
             fleet=runtime.fleet,
@@ -76,6 +83,9 @@ class GatewayServer:
             metrics=runtime.metrics,
             intake=runtime.intake,
             metrics_page=self._own_metrics,
+            metrics_access=config.metrics_access,
+            limits=config.limits,
+            connections=Connections(config.all_clients),
             loop=asyncio.get_running_loop(),
             timeouts=config.timeouts,
             web=WebProcess(config.web_url) if config.web_url else None,
@@ -144,7 +154,7 @@ class GatewayServer:
         for connection in list(gateway.connections):
             connection.close_if_idle()
 
-    def _own_metrics(self, in_flight: int, connections: int) -> bytes:
+    def _own_metrics(self, in_flight: int, connections: Connections) -> bytes:
         own = () if self._config.share is None else (("gateway", self._config.process),)
         return self.runtime.metrics_page(in_flight, connections, own)
 

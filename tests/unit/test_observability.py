@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from frontend import health
 from frontend.metrics import metrics_page, readings
 from pools.agent.agent_metrics import AgentCollector, Board
+from pools.gateway.http.connections import Connections
 from pools.gateway.runtime import GatewayRuntime, GatewayRuntimeConfig
 
 ROOT = Path(__file__).parent.parent.parent
@@ -73,7 +74,9 @@ def families(monkeypatch, tmp_path) -> dict[str, tuple[str, str, str]]:
     found |= {name: (*what, "agent") for name, what in _served(AgentCollector(Board("n1"))).items()}
     runtime = GatewayRuntime(GatewayRuntimeConfig(tmp_path, learns=False))
     try:
-        found |= {name: (*what, "gateway") for name, what in _parsed(runtime.metrics_page(0, 0).decode()).items()}
+        found |= {
+            name: (*what, "gateway") for name, what in _parsed(runtime.metrics_page(0, Connections()).decode()).items()
+        }
     finally:
         runtime.journal.close()
         runtime.classifier.close()
@@ -159,6 +162,8 @@ def test_configuration_asks_the_web_process_and_its_list():
     by_name = {job["job_name"]: job for job in config["scrape_configs"]}
     assert by_name["greenserve"]["metrics_path"] == "/metrics"
     assert by_name["greenserve-fleet"]["http_sd_configs"][0]["url"].endswith("/metrics/targets")
+    gateways, others = (by_name[f"greenserve-{job}"]["relabel_configs"] for job in ("gateways", "fleet"))
+    assert (gateways[0]["action"], others[0]["action"]) == ("keep", "drop"), "agents and engines never see the token"
 
 
 def test_docs_have_a_row_for_each_metric_and_no_other(families):

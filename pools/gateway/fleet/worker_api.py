@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import time
 import uuid
@@ -21,6 +20,7 @@ from pools import wire
 from pools.registration.registered_engines import model_of, pools_of
 
 from ..errors import SERVER_ERROR, ApiError, bad_body, unavailable
+from ..http.access import has_token
 from ..http.client_protocol import ClientConnection
 from ..http.request import Request
 from .workers import MOST_WORKERS, Worker, Workers
@@ -63,7 +63,7 @@ class WorkerApi:
     """Serves the path. Leases are begun and ended in the store, beside the event loop's other work."""
 
     def __init__(self, token: str, workers: Workers) -> None:
-        self._token = token.encode()
+        self._token = token
         self._workers = workers
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -72,7 +72,7 @@ class WorkerApi:
 
     def serve(self, request: Request, connection: ClientConnection, refuse: Refuse) -> None:
         """Answers at once or a little later. Raises ApiError."""
-        self._check_token(request)
+        self.check_token(request)
         path = request.path.partition(b"?")[0]
         uid = path[len(PATH) + 1 :].decode(errors="replace")
         if uid and request.method == b"DELETE":
@@ -88,9 +88,9 @@ class WorkerApi:
     async def close(self) -> None:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _check_token(self, request: Request) -> None:
-        scheme, _, token = request.headers.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
+    def check_token(self, request: Request) -> None:
+        """Raises ApiError 401."""
+        if not has_token(request, self._token):
             raise ApiError(401, "Send the worker token as 'Authorization: Bearer <token>'.", code="invalid_token")
 
     # -- errands -----------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """One client's connection: HTTP/1.1 framing by llhttp, limits, one request at a time, and back-pressure.
 
+The application looks at a request's head as soon as it is complete: nobody's body is kept before its key is known.
 Requests are handed on whole (a route needs the body) and answered in order; pipelined ones wait. Reading goes on while
 a request is served, since that is how a client's departure is noticed, and stops when pipelined input piles up.
 Uploads of known length are the exception: they are handed on with their head, and their body follows piece by piece.
@@ -17,18 +18,21 @@ from typing import Protocol, cast
 import httptools
 
 from ..errors import ApiError
+from .connections import Connections, KeyShare, no_room
 from .known_heads import KnownHead
-from .request import HttpLimits, Request
+from .request import HttpLimits, Request, sane_id
 
 JSON = b"application/json"
 CLOSE_TIMEOUT_S = 10.0
+HEADER_BYTES = 32  # that each header counts for beside its own: there can only be so many
+PIECE_BYTES = 64  # the same of each piece of a body in chunks
 _IDLE, _HEAD, _BODY = "idle", "head", "body"
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _KEPT_HEADERS = frozenset(
     {
         *(b"authorization", b"x-request-id", b"traceparent", b"tracestate"),
         *(b"x-slo-ttft-ms", b"x-slo-tpot-ms", b"x-greenserve-energy", b"x-greenserve-continue"),
-        *(b"content-type", b"accept"),
+        *(b"content-type", b"accept", b"x-forwarded-for", b"forwarded"),
     }
 )
 
@@ -60,12 +64,15 @@ class Application(Protocol):
     @property
     def draining(self) -> bool: ...
 
+    @property
+    def connections(self) -> Connections: ...
+
+    def admit(self, head: Request, connection: ClientConnection) -> int:
+        """Returns how many bytes the body may have of a request whose head is here: above 0 only for one with a key,
+        which is given to `connection.belongs_to`. Raises ApiError to refuse the request unread."""
+
     def uploads(self, path: bytes) -> bool:
         """Says whether bodies that are sent there are passed on as they come."""
-
-    def opened(self, connection: ClientConnection) -> None: ...
-
-    def closed(self, connection: ClientConnection) -> None: ...
 
     def handle(self, request: Request, connection: ClientConnection) -> None:
         """Answers at once, or sets `connection.listener` and answers later. Never blocks."""
@@ -79,6 +86,7 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, application: Application, limits: HttpLimits) -> None:
         self._application = application
+        self._connections = application.connections
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[Request | ApiError] = deque()
@@ -87,25 +95,44 @@ class ClientConnection(asyncio.Protocol):
         self._reading_paused = False
         self._deaf = False  # after a refusal of framing or size nothing more is understood
         self._thrown_away = 0
+        self._raw_head_bytes = 0  # that have come of a head which is not complete
+        self._had_head = False  # in what is being read
         self._known_head: KnownHead[tuple[bytes, bytes, dict[bytes, bytes]]] | None = None
         self._newest: Request | None = None  # of those that llhttp made of what is being read
-        self._deadline_s = time.monotonic() + limits.read_timeout_s
+        self._share: KeyShare | None = None  # of the key that came with the newest head
+        self._held: dict[KeyShare, int] = {}  # bytes of bodies of requests that are not over
+        self._refusal_headers = b""
         self.listener: ClientListener | None = None
         self.paused = False
         self.buffered: list[bytes] = []  # of a stream: chunks in their frames, to be sent at the end of the turn
         self.on_message_begin()
         self._phase = _IDLE
+        self._most_body_bytes = 0
 
     # -- transport ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if not self._connections.opened(self, self.host):
+            self._transport.abort()
+            return
         self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._application.opened(self)
+
+    @property
+    def host(self) -> str:
+        """The client's address; empty: it has none, as over a Unix socket."""
+        peer = self._transport.get_extra_info("peername")
+        return peer[0] if peer else ""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
-        self._application.closed(self)
+        self._release()
+        self._connections.closed(self)
+        del self._parser  # it refers back: a crowd of the two would wait for the collector, with all that they hold
+
+    def belongs_to(self, key_id: int) -> None:
+        """Raises ApiError 429 when the key has as many connections as it may have."""
+        self._share = self._connections.keyed(self, key_id)
 
     def eof_received(self) -> None:
         """A client that closed its sending side is taken to be gone: the two cannot be distinguished in time."""
@@ -139,7 +166,7 @@ class ClientConnection(asyncio.Protocol):
         fresh = self._phase is _IDLE and self._serving is None and not self._waiting
         if fresh and (known := self._known_head) is not None:
             body = known.body_of(data)
-            if body is not None and len(body) <= self._limits.max_body_bytes:
+            if body is not None and len(body) <= self._most_body_bytes and self._hold(len(body)):
                 method, path, headers = known.meaning
                 self._serve(Request(method, path, headers, body, True))
                 return
@@ -150,15 +177,18 @@ class ClientConnection(asyncio.Protocol):
             self._known_head = KnownHead.of(data, len(newest.body), meaning)
 
     def _feed(self, data: bytes) -> None:
-        was_in_head = self._phase is _HEAD
+        only_head = self._phase is not _BODY
+        self._had_head = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:  # refused when the head was complete
             pass
         except httptools.HttpParserError as error:
             self._refuse(ApiError(400, f"Malformed HTTP request: {error}"))
-        if was_in_head and self._phase is _HEAD:  # a header without an end is seen by no callback
-            self._raw_head_bytes += len(data)
+        if self._phase is _HEAD and not self._deaf:  # a header without an end is seen by no callback
+            more_bytes = len(data) if only_head and not self._had_head else self._head_bytes
+            self._raw_head_bytes += more_bytes
+            self._connections.head_grew(self, more_bytes)
             if self._raw_head_bytes > self._limits.max_head_bytes:
                 self._refuse(_head_too_large(self._limits))
         if len(self._waiting) >= self._limits.max_pipelined and not self._reading_paused:
@@ -174,7 +204,8 @@ class ClientConnection(asyncio.Protocol):
         elif self._phase is _IDLE or self._deaf:
             self._close()
         else:
-            self._refuse(ApiError(408, f"The request was not here within {self._limits.read_timeout_s:g} s."))
+            patience_s = self._limits.head_timeout_s if self._phase is _HEAD else self._limits.read_timeout_s
+            self._refuse(ApiError(408, f"The request was not here within {patience_s:g} s."))
 
     # -- parser's callbacks ------------------------------------------------------------------------
 
@@ -185,55 +216,90 @@ class ClientConnection(asyncio.Protocol):
         self._expects_continue = False
         self._body: list[bytes] = []
         self._body_bytes = 0
+        self._chunked = False
         self._phase = _HEAD
-        self._head_bytes = self._raw_head_bytes = 0
+        self._head_bytes = 0
         if self._serving is None:
-            self._deadline_s = time.monotonic() + self._limits.read_timeout_s
+            self._deadline_s = time.monotonic() + self._limits.head_timeout_s
 
     def on_url(self, url: bytes) -> None:
         self._path += url
         self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value)
+        self._head_bytes += len(name) + len(value) + HEADER_BYTES
         if name in _unread:
             return
         spelled, name = name, name.lower()
         if name in _KEPT_HEADERS:
             self._headers[name] = value
         elif name == b"content-length":
-            length = self._length = int(value)  # a number: llhttp has checked it
-            if length > self._limits.max_body_bytes and length > self._body_limit():
-                self._refuse(_body_too_large(self._body_limit()))
+            self._length = int(value)  # a number: llhttp has checked it
+        elif name == b"transfer-encoding":
+            self._chunked = True
         elif name == b"expect":
             self._expects_continue = value.lower() == b"100-continue"
         elif len(_unread) < _MAX_UNREAD and len(spelled) <= _MAX_UNREAD_BYTES:
             _unread.add(spelled)
 
     def on_headers_complete(self) -> None:
+        self._had_head = True
+        if self._raw_head_bytes:
+            self._raw_head_bytes = 0
+            self._connections.head_here(self)
         if self._head_bytes > self._limits.max_head_bytes:
             self._refuse(_head_too_large(self._limits))
         if self._parser.should_upgrade():
             self._refuse(ApiError(400, "This server does not change protocols."))
         self._phase = _BODY
-        if self._expects_continue and self._serving is None and not self._deaf:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if self._length and not self._busy and not self._deaf and self._application.uploads(self._path):
-            self._begin_upload()
+        self._known_head = None  # this one is looked at, and it may be another key's
+        if self._serving is None:
+            self._deadline_s = time.monotonic() + self._limits.read_timeout_s
+        if self._deaf:
+            return
+        request = self._request(b"")
+        try:
+            self._most_body_bytes = self._application.admit(request, self)
+        except ApiError as error:
+            self._refuse(error)
+            return
+        if self._length > self._most_body_bytes or (self._chunked and not self._most_body_bytes):
+            self._refuse(_body_too_large(self._most_body_bytes))
+        elif self._length and not self._busy and self._application.uploads(self._path):
+            self._continue()
+            self._begin_upload(request)
+        elif not self._hold(self._length):
+            self._refuse(no_room())
+        else:
+            self._continue()
 
     @property
     def _busy(self) -> bool:
         return self._serving is not None or bool(self._waiting)
 
-    def _body_limit(self) -> int:
-        limits = self._limits
-        return limits.max_upload_bytes if self._application.uploads(self._path) else limits.max_body_bytes
+    def _continue(self) -> None:
+        if self._expects_continue and self._serving is None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _begin_upload(self) -> None:
-        request = self._request(b"")
+    def _begin_upload(self, request: Request) -> None:
         request.incoming = self._length
         self._upload = self._serving = request
         self._application.handle(request, self)
+
+    def _hold(self, body_bytes: int) -> bool:
+        """Counts bytes of a body that is to be kept. Says whether there is room for it."""
+        if not body_bytes:
+            return True
+        share = self._share
+        if share is None or not self._connections.hold(share, body_bytes):
+            return False
+        self._held[share] = self._held.get(share, 0) + body_bytes
+        return True
+
+    def _release(self) -> None:
+        for share, body_bytes in self._held.items():
+            self._connections.release(share, body_bytes)
+        self._held.clear()
 
     def _upload_listener(self) -> UploadListener | None:
         """Returns who takes the body that comes in; None: it was answered before its end, and the rest is of no use."""
@@ -249,10 +315,12 @@ class ClientConnection(asyncio.Protocol):
             if listener is not None:
                 listener.client_sent(data)
             return
-        if self._body_bytes > self._limits.max_body_bytes:
-            self._refuse(_body_too_large(self._limits.max_body_bytes))
-            return
-        self._body.append(data)
+        if self._body_bytes > self._most_body_bytes:
+            self._refuse(_body_too_large(self._most_body_bytes))
+        elif self._chunked and not self._hold(len(data) + PIECE_BYTES):
+            self._refuse(no_room())
+        else:
+            self._body.append(data)
 
     def on_message_complete(self) -> None:
         self._phase = _IDLE
@@ -293,6 +361,8 @@ class ClientConnection(asyncio.Protocol):
             return
         self._deaf = True
         self._body = []
+        self._connections.head_here(self)
+        self._refusal_headers = error.headers(sane_id(self._headers))
         self._application.refused(error)
         self._waiting.append(error)
         if self._serving is None:
@@ -320,7 +390,8 @@ class ClientConnection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         body = error.body()
-        self._transport.write(response_head(error.status, JSON, len(body), keep_alive=False) + body)
+        head = response_head(error.status, JSON, len(body), keep_alive=False, headers=self._refusal_headers)
+        self._transport.write(head if self._parser.get_method() == b"HEAD" else head + body)
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
@@ -329,6 +400,7 @@ class ClientConnection(asyncio.Protocol):
     def give_up(self, error: ApiError) -> None:
         """Refuses the request that is being served, of whose body nothing more is wanted."""
         self._deaf = True
+        self._refusal_headers = error.headers(sane_id(self._headers))
         self._serving = self.listener = None
         self._last_words(error)
 
@@ -403,6 +475,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _finished(self, keep_alive: bool) -> None:
         self._serving = self.listener = None
+        if self._held and not self._waiting:
+            self._release()
         if not keep_alive:
             self._close()
         elif self._waiting:  # not now: a long pipeline would recurse

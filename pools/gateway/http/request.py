@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -17,7 +18,8 @@ class HttpLimits:
     max_upload_bytes: int = 208 << 20  # of a body that is passed on as it comes
     max_head_bytes: int = 64 << 10
     max_pipelined: int = 16
-    read_timeout_s: float = 60.0  # a request's head and body must be here by then
+    head_timeout_s: float = 10.0  # from a request's first byte, or a connection's opening, to the end of the head
+    read_timeout_s: float = 60.0  # and from there to the end of the body
     idle_timeout_s: float = 75.0  # a connection without a request
     linger_s: float = 1.0  # how long input is thrown away after a refusal, so that the client gets to read it
     linger_bytes: int = 16 << 20
@@ -43,5 +45,15 @@ class Request:
 
     def client_id(self) -> bytes | None:
         """Returns the client's X-Request-Id, unless it is missing or something that should not be echoed."""
-        sent = self.headers.get(b"x-request-id")
-        return sent if sent is not None and _SANE_ID.fullmatch(sent) else None
+        return sane_id(self.headers)
+
+    def bearer(self) -> bytes | None:
+        """Returns the secret of the Authorization header; None: it has no bearer's."""
+        scheme, _, secret = self.headers.get(b"authorization", b"").partition(b" ")
+        return secret.strip() if scheme.lower() == b"bearer" else None
+
+
+def sane_id(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """Returns the client's X-Request-Id, unless it is missing or something that should not be echoed."""
+    sent = headers.get(b"x-request-id")
+    return sent if sent is not None and _SANE_ID.fullmatch(sent) else None

@@ -14,6 +14,7 @@ import uvloop
 from pools.registration.worker_hosts import WorkerHosts, from_argument
 
 from .. import secret_arguments
+from ..requests.client_fields import ClientFields, names
 
 BROKEN_EXIT = 1
 CANNOT_START_EXIT = 2
@@ -45,7 +46,8 @@ async def _serve(given: argparse.Namespace) -> int:
     runtime = GatewayRuntimeConfig(
         given.spool, given.name, state=given.state, redis_url=given.redis_url, worker_hosts=given.worker_hosts
     )
-    config = PickerConfig(given.host, given.port, runtime, tls, given.max_body_bytes, given.metrics_port)
+    fields = ClientFields(given.pass_fields, given.media_hosts)
+    config = PickerConfig(given.host, given.port, runtime, tls, given.max_body_bytes, given.metrics_port, fields=fields)
     server = PickerServer(config, stop.set)
     await server.start()
     logging.getLogger(__name__).info("listening on %s:%d", given.host, server.port)
@@ -76,6 +78,18 @@ def _parser() -> argparse.ArgumentParser:
         type=from_argument,
         default=WorkerHosts(),
         help="where workers may be that register themselves",
+    )
+    parser.add_argument(
+        "--media-hosts",
+        type=from_argument,
+        default=WorkerHosts(""),
+        help="where engines may fetch what clients name; without it only data: URLs pass",
+    )
+    parser.add_argument(
+        "--pass-fields",
+        type=names,
+        default=frozenset(),
+        help="fields that clients may send to engines beside the usual ones, or vllm_xargs.NAME; commas between",
     )
     parser.add_argument("--max-body-bytes", type=int, default=8 << 20)
     parser.add_argument("--tls-certificate", type=Path, help="PEM file; without it Envoy is spoken to in the clear")

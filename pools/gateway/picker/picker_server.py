@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
+from ..requests.client_fields import ClientFields
 from ..runtime import GatewayRuntime, GatewayRuntimeConfig
 from . import messages
 from .endpoints import AllowedOnly, Endpoints
@@ -38,6 +39,7 @@ class PickerConfig:
     max_body_bytes: int = 8 << 20
     metrics_port: int | None = None  # on the same address; None: nobody can ask for metrics
     grace_s: float = 10.0
+    fields: ClientFields = field(default_factory=ClientFields)  # that clients may send to engines
 
 
 class PickerServer:
@@ -52,6 +54,7 @@ class PickerServer:
         self._config = config
         self._endpoints = Endpoints()
         self.runtime = GatewayRuntime(config.runtime, when_broken, lambda gate: AllowedOnly(self._endpoints, gate))
+        self.runtime.intake.fields = config.fields
         self.context = PickerContext(self.runtime, self._endpoints, config.max_body_bytes, int(time.time()))
         self._streams = 0
         self.status_page = StatusPage(self.runtime, lambda: self._streams)

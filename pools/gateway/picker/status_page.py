@@ -11,10 +11,12 @@ import msgspec
 from ..accounts.gateway_metrics import CONTENT_TYPE
 from ..errors import ApiError
 from ..http.client_protocol import ClientConnection
+from ..http.connections import ConnectionLimits, Connections
 from ..http.request import HttpLimits, Request
 from ..runtime import GatewayRuntime
 
-_LIMITS = HttpLimits(max_body_bytes=1 << 10, max_head_bytes=8 << 10, max_pipelined=4)
+_LIMITS = HttpLimits(max_head_bytes=8 << 10, max_pipelined=4)
+_ALL_CLIENTS = ConnectionLimits(most=256, unkeyed=256, unkeyed_of_address=64)
 
 
 class StatusPage:
@@ -22,7 +24,7 @@ class StatusPage:
 
     def __init__(self, runtime: GatewayRuntime, streams: Callable[[], int]) -> None:
         self._runtime, self._streams = runtime, streams
-        self._connections: set[ClientConnection] = set()
+        self.connections = Connections(_ALL_CLIENTS)
         self._server: asyncio.Server | None = None
         self.draining = False
         self.port = 0
@@ -37,12 +39,12 @@ class StatusPage:
         self.draining = True
         if self._server is not None:
             self._server.close()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.close_if_idle()
 
     def check(self, now_s: float) -> None:
         """Called now and then: closes connections that idle."""
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.check(now_s)
 
     # -- Application -------------------------------------------------------------------------------
@@ -50,11 +52,8 @@ class StatusPage:
     def uploads(self, path: bytes) -> bool:
         return False
 
-    def opened(self, connection: ClientConnection) -> None:
-        self._connections.add(connection)
-
-    def closed(self, connection: ClientConnection) -> None:
-        self._connections.discard(connection)
+    def admit(self, head: Request, connection: ClientConnection) -> int:
+        return 0
 
     def refused(self, error: ApiError) -> None: ...
 
@@ -63,7 +62,7 @@ class StatusPage:
         if request.method not in (b"GET", b"HEAD"):
             connection.respond(405, ApiError(405, "Use GET here.", code="method_not_allowed").body())
         elif path == b"/metrics":
-            page = self._runtime.metrics_page(self._streams(), len(self._connections))
+            page = self._runtime.metrics_page(self._streams(), self.connections)
             connection.respond(200, page, CONTENT_TYPE)
         elif path == b"/live":
             connection.respond(200, b'{"status":"live"}')

@@ -1,9 +1,10 @@
-"""The fields of a completion's body that are looked at: all others pass unread to the engine.
+"""The fields of a completion's body that may reach an engine, each by its type where the gateway looks at it.
 
 Types and bounds are those of OpenAI's API reference, so that a client hears of a mistake here as it would there, at the
-price of the decoder's own comparisons. What vLLM adds to the API (`top_k`, `min_tokens`, `ignore_eos` ...) has no field
-here and is the engine's to judge. In particular `vllm_xargs` (engine-specific arguments, among them a simulated
-engine's true output length) has none, so nothing in the gateway can look at it.
+price of the decoder's own comparisons. `Raw` is what is the engine's to judge: OpenAI's fields without a bound, and
+what vLLM adds to the API and does no more than shape the answer. A field that stands in no list is refused; so are
+those of vLLM's that read addresses or tensors, run templates, name code or take over KV caches. What `vllm_xargs` holds
+(among it a simulated engine's true output length) is for the engine: the gateway looks at its members' names alone.
 """
 
 from __future__ import annotations
@@ -39,8 +40,7 @@ Role = Literal["developer", "system", "user", "assistant", "tool", "function"]
 # OpenAI's parts of a chat's message, and those that vLLM knows beside them.
 _OwnPart = Literal["text", "image_url", "input_audio", "file", "refusal"]
 _VllmPart = Literal[
-    "image_embeds", "image_pil", "audio_url", "audio_embeds", "video_url", "thinking", "input_text", "output_text",
-    "input_image",
+    "audio_url", "video_url", "thinking", "input_text", "output_text", "input_image",
 ]  # fmt: skip
 PartType = Literal[_OwnPart, _VllmPart]
 FormatType = Literal["text", "json_object", "json_schema", "structural_tag"]  # the last is vLLM's
@@ -65,7 +65,7 @@ class ResponseFormat(msgspec.Struct):
     json_schema: JsonSchema | None = None
 
 
-class _Body(msgspec.Struct):
+class _Body(msgspec.Struct, forbid_unknown_fields=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | UnsetType | None = UNSET
@@ -83,6 +83,31 @@ class _Body(msgspec.Struct):
     user: str | None = None
     response_format: ResponseFormat | None = None
     truncate_prompt_tokens: msgspec.Raw = NOTHING  # vLLM's: what is too long is cut
+    vllm_xargs: msgspec.Raw = NOTHING
+    # vLLM's sampling, and what it tells of an answer.
+    add_special_tokens: msgspec.Raw = NOTHING
+    allowed_token_ids: msgspec.Raw = NOTHING
+    bad_words: msgspec.Raw = NOTHING
+    guided_choice: msgspec.Raw = NOTHING
+    guided_grammar: msgspec.Raw = NOTHING
+    guided_json: msgspec.Raw = NOTHING
+    guided_regex: msgspec.Raw = NOTHING
+    guided_whitespace_pattern: msgspec.Raw = NOTHING
+    ignore_eos: msgspec.Raw = NOTHING
+    include_stop_str_in_output: msgspec.Raw = NOTHING
+    length_penalty: msgspec.Raw = NOTHING
+    min_p: msgspec.Raw = NOTHING
+    min_tokens: msgspec.Raw = NOTHING
+    prompt_logprobs: msgspec.Raw = NOTHING
+    repetition_penalty: msgspec.Raw = NOTHING
+    return_token_ids: msgspec.Raw = NOTHING
+    return_tokens_as_token_ids: msgspec.Raw = NOTHING
+    skip_special_tokens: msgspec.Raw = NOTHING
+    spaces_between_special_tokens: msgspec.Raw = NOTHING
+    stop_token_ids: msgspec.Raw = NOTHING
+    structured_outputs: msgspec.Raw = NOTHING
+    top_k: msgspec.Raw = NOTHING
+    use_beam_search: msgspec.Raw = NOTHING
 
 
 class CompletionBody(_Body):
@@ -96,11 +121,19 @@ class CompletionBody(_Body):
 class ContentPart(msgspec.Struct):
     type: str | None = None
     text: str | None = None
+    image_url: msgspec.Raw = NOTHING
+    audio_url: msgspec.Raw = NOTHING
+    video_url: msgspec.Raw = NOTHING
+    file_url: msgspec.Raw = NOTHING
 
 
 class ChatPart(msgspec.Struct):
     type: PartType
     text: str | None = None
+    image_url: msgspec.Raw = NOTHING
+    audio_url: msgspec.Raw = NOTHING
+    video_url: msgspec.Raw = NOTHING
+    file_url: msgspec.Raw = NOTHING
 
 
 class ChatMessage(msgspec.Struct):
@@ -122,3 +155,22 @@ class ChatBody(_Body):
     metadata: dict[str, str] | None = None
     store: bool | None = None
     tools: msgspec.Raw = NOTHING
+    chat_template_kwargs: msgspec.Raw = NOTHING  # vLLM's
+    # OpenAI's.
+    audio: msgspec.Raw = NOTHING
+    function_call: msgspec.Raw = NOTHING
+    functions: msgspec.Raw = NOTHING
+    modalities: msgspec.Raw = NOTHING
+    prediction: msgspec.Raw = NOTHING
+    prompt_cache_key: msgspec.Raw = NOTHING
+    prompt_cache_retention: msgspec.Raw = NOTHING
+    safety_identifier: msgspec.Raw = NOTHING
+    verbosity: msgspec.Raw = NOTHING
+    web_search_options: msgspec.Raw = NOTHING
+    # vLLM's.
+    add_generation_prompt: msgspec.Raw = NOTHING
+    continue_final_message: msgspec.Raw = NOTHING
+    documents: msgspec.Raw = NOTHING
+    echo: msgspec.Raw = NOTHING
+    include_reasoning: msgspec.Raw = NOTHING
+    thinking_token_budget: msgspec.Raw = NOTHING

@@ -85,7 +85,7 @@ class Endpoint:
 # -- embeddings ------------------------------------------------------------------------------------
 
 
-class EmbeddingBody(msgspec.Struct):
+class EmbeddingBody(msgspec.Struct, forbid_unknown_fields=True):
     """`messages` is vLLM's own: a chat to embed."""
 
     model: str | None = None
@@ -94,6 +94,18 @@ class EmbeddingBody(msgspec.Struct):
     priority: int | UnsetType | None = UNSET
     service_tier: str | UnsetType | None = UNSET
     truncate_prompt_tokens: msgspec.Raw = NOTHING
+    chat_template_kwargs: msgspec.Raw = NOTHING
+    # The engine's to judge: OpenAI's, then vLLM's.
+    dimensions: msgspec.Raw = NOTHING
+    encoding_format: msgspec.Raw = NOTHING
+    user: msgspec.Raw = NOTHING
+    add_generation_prompt: msgspec.Raw = NOTHING
+    add_special_tokens: msgspec.Raw = NOTHING
+    continue_final_message: msgspec.Raw = NOTHING
+    embed_dtype: msgspec.Raw = NOTHING
+    endianness: msgspec.Raw = NOTHING
+    normalize: msgspec.Raw = NOTHING
+    use_activation: msgspec.Raw = NOTHING
 
 
 class _EmbeddingUsage(msgspec.Struct):
@@ -112,7 +124,7 @@ def _read_embedding(body: bytes) -> Body:
     """Reads it as a text, or a chat, that is not answered."""
     given = _EMBEDDING.decode(body)
     if given.messages is not None and given.input is None:
-        found: Body = ChatBody(messages=given.messages)
+        found: Body = ChatBody(messages=given.messages, chat_template_kwargs=given.chat_template_kwargs)
     else:
         found = CompletionBody(prompt=given.input)
     found.model, found.priority, found.service_tier = given.model, given.priority, given.service_tier
@@ -140,7 +152,7 @@ class InputItem(msgspec.Struct):
     output: msgspec.Raw = NOTHING
 
 
-class ResponsesBody(msgspec.Struct):
+class ResponsesBody(msgspec.Struct, forbid_unknown_fields=True):
     model: str | None = None
     input: str | list[InputItem] | None = None
     instructions: str | None = None
@@ -157,15 +169,52 @@ class ResponsesBody(msgspec.Struct):
     text: msgspec.Raw = NOTHING
     tools: msgspec.Raw = NOTHING
     truncate_prompt_tokens: msgspec.Raw = NOTHING
+    vllm_xargs: msgspec.Raw = NOTHING
+    # The engine's to judge: OpenAI's, then vLLM's.
+    include: msgspec.Raw = NOTHING
+    max_tool_calls: msgspec.Raw = NOTHING
+    metadata: msgspec.Raw = NOTHING
+    parallel_tool_calls: msgspec.Raw = NOTHING
+    prompt: msgspec.Raw = NOTHING
+    prompt_cache_key: msgspec.Raw = NOTHING
+    prompt_cache_retention: msgspec.Raw = NOTHING
+    reasoning: msgspec.Raw = NOTHING
+    safety_identifier: msgspec.Raw = NOTHING
+    store: msgspec.Raw = NOTHING
+    stream_options: msgspec.Raw = NOTHING
+    tool_choice: msgspec.Raw = NOTHING
+    truncation: msgspec.Raw = NOTHING
+    user: msgspec.Raw = NOTHING
+    frequency_penalty: msgspec.Raw = NOTHING
+    ignore_eos: msgspec.Raw = NOTHING
+    include_stop_str_in_output: msgspec.Raw = NOTHING
+    logit_bias: msgspec.Raw = NOTHING
+    min_p: msgspec.Raw = NOTHING
+    presence_penalty: msgspec.Raw = NOTHING
+    repetition_penalty: msgspec.Raw = NOTHING
+    seed: msgspec.Raw = NOTHING
+    skip_special_tokens: msgspec.Raw = NOTHING
+    stop: msgspec.Raw = NOTHING
+    stop_token_ids: msgspec.Raw = NOTHING
+    structured_outputs: msgspec.Raw = NOTHING
+    top_k: msgspec.Raw = NOTHING
+
+
+class _ResponsesTool(msgspec.Struct):
+    server_url: msgspec.Raw = NOTHING
 
 
 _RESPONSES = msgspec.json.Decoder(ResponsesBody)
+_RESPONSES_TOOLS = msgspec.json.Decoder(list[_ResponsesTool] | None)
+_PARTS = msgspec.json.Decoder(list[ContentPart])
 
 
 def _read_responses(body: bytes) -> Body:
     """Reads it as a chat whose stream reports its usage unasked."""
     given = _RESPONSES.decode(body)
     _check_stateless(given)
+    if len(given.tools):
+        _check_servers(given.tools)
     if not given.input:
         raise ApiError(400, "'input' is missing or empty.", param="input")
     messages = [_said("system", given.instructions)] if given.instructions else []
@@ -185,6 +234,7 @@ def _read_responses(body: bytes) -> Body:
         messages=messages,
         max_completion_tokens=given.max_output_tokens,
         tools=given.tools,
+        vllm_xargs=given.vllm_xargs,
     )
 
 
@@ -192,12 +242,33 @@ def _message(item: InputItem) -> ChatMessage:
     if item.content is not None:
         return _said(item.role or "assistant", item.content)
     said = bytes(item.arguments) or bytes(item.output)
+    if said.startswith(b"["):
+        try:
+            return _said(item.role or "tool", cast(list[ContentPart | str], _PARTS.decode(said)))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise ApiError(400, "'input': an output must be a text or an array of parts.", param="input") from None
     return _said(item.role or "tool", said.decode(errors="replace"))
 
 
 def _said(role: str, content: str | list[ContentPart | str]) -> ChatMessage:
     """Returns a message to be measured; roles and kinds of parts, which are not a chat's, are the engine's to judge."""
     return ChatMessage(cast(Role, role), cast(list[ChatPart | str], content))
+
+
+def _check_servers(tools: msgspec.Raw) -> None:
+    """Raises ApiError 400 on a tool at an address of the client's choice."""
+    try:
+        found = _RESPONSES_TOOLS.decode(tools) or ()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ApiError(400, "'tools' must be an array of objects.", param="tools") from None
+    for place, tool in enumerate(found):
+        if len(tool.server_url):
+            raise ApiError(
+                400,
+                f"'tools[{place}].server_url' is not passed on: engines call no servers that clients name.",
+                param="tools",
+                code="unknown_field",
+            )
 
 
 def _check_stateless(given: ResponsesBody) -> None:

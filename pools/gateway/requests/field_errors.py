@@ -14,10 +14,12 @@ import msgspec
 import msgspec.inspect as shapes
 
 from ..errors import ApiError
+from .client_fields import not_passed_on
 
 _PATH = re.compile(r"`\$([^`]*)`")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _MISSING = re.compile(r"missing required field `([^`]+)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _KINDS = {'"': "a text", "[": "an array", "{": "an object"}
 # What a client's users wrote is not repeated: errors are kept in records.
 _PRIVATE = frozenset({"prompt", "content", "text", "input", "instructions", "suffix", "user", "metadata"})
@@ -29,6 +31,9 @@ Step = str | int | None  # a member's name, an item's place; None: some member
 def field_error(error: msgspec.ValidationError, body: bytes, shape: type[msgspec.Struct]) -> ApiError:
     """Makes a decoder's refusal one for the client. `param` is the field of the body; the message has the path."""
     said = str(error)
+    unknown = unknown_field(error)
+    if unknown is not None:
+        return not_passed_on(unknown, unknown)
     path = list(_steps(said))
     missing = _MISSING.search(said)
     if missing is not None:
@@ -45,6 +50,12 @@ def field_error(error: msgspec.ValidationError, body: bytes, shape: type[msgspec
         given = _given(body, path)
         message = f"'{name}' must be {allowed}{f', not {given}' if given else ''}."
     return ApiError(400, message, param=param)
+
+
+def unknown_field(error: msgspec.ValidationError) -> str | None:
+    """Returns the name of a member that the body may not have; None: that is not what is wrong."""
+    found = _UNKNOWN.match(str(error))
+    return None if found is None else found.group(1)
 
 
 def _steps(said: str) -> Iterator[Step]:

@@ -13,9 +13,10 @@ from core.types import Limits
 
 from ..errors import ApiError, bad_body
 from .bodies import ChatBody, CompletionBody, StreamOptions
+from .client_fields import ClientFields
 from .completion_bodies import check_silence
 from .endpoint import Endpoint
-from .field_errors import field_error
+from .field_errors import field_error, unknown_field
 
 # What engines generate when a completion names no limit (OpenAI's default, vLLM's too); chat has none.
 DEFAULT_COMPLETION_TOKENS = 16
@@ -48,12 +49,22 @@ class Prompt(NamedTuple):
     longest_bytes: int = 0
 
 
-def decode(body: bytes, endpoint: Endpoint) -> CompletionBody | ChatBody:
+_STRICT = ClientFields()
+
+
+def decode(body: bytes, endpoint: Endpoint, allowed: ClientFields = _STRICT) -> CompletionBody | ChatBody:
     """Parses a body. Raises ApiError 400 naming the field where one is at fault."""
     try:
         if not body.isascii():
-            body.decode()  # the decoder does not look into members that it has no field for
-        return endpoint.read(body)
+            body.decode()  # the decoder does not look into members that it has no type for
+        try:
+            found = endpoint.read(body)
+        except msgspec.ValidationError as error:
+            if unknown_field(error) not in allowed.more:
+                raise
+            found = endpoint.read(allowed.without(body))  # one that the operator lets through
+        allowed.check(found)
+        return found
     except msgspec.ValidationError as error:
         raise field_error(error, body, endpoint.shape) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -227,7 +238,7 @@ def relayed_body(body: bytes, parsed: CompletionBody | ChatBody, engine_model: s
     """The body for the engine, and whether usage was added to a stream whose client did not ask for it.
 
     A stream always asks the engine for usage, since records need token counts. The engine's own name of the model
-    replaces the service's. Fields that the gateway does not know are copied as they are.
+    replaces the service's. Fields that the gateway does not look at are copied as they are.
     """
     options = parsed.stream_options
     wants_usage = isinstance(options, StreamOptions) and bool(options.include_usage)

@@ -6,6 +6,7 @@ import pytest
 
 from greenserve import env
 from greenserve.supervision import product_processes
+from pools.gateway.__main__ import _config
 
 TOKEN = "a-token-for-workers"
 
@@ -46,6 +47,29 @@ def test_no_command_line_has_redis_password_and_only_those_who_need_it_their_env
     assert {name for name, value in agent.env.items() if "hush" in value} == {"BROKER_URL"}
     for spec in apart[:2]:
         assert spec.argv[spec.argv.index("--redis-url-file") + 1] == str(tmp_path / "redis-url")
+
+
+def test_gateway_gets_its_limits_and_where_the_metrics_token_is(tmp_path: Path) -> None:
+    (tmp_path / "metrics-token").write_text(TOKEN)
+    argv = words(
+        tmp_path,
+        GREENSERVE_METRICS_TOKEN=TOKEN,
+        GREENSERVE_MEDIA_HOSTS="images.example.org",
+        GREENSERVE_PASS_FIELDS="cache_salt,vllm_xargs.mode",
+        GREENSERVE_GATEWAY_CONNECTIONS="100",
+        GREENSERVE_GATEWAY_UNKEYED_PER_ADDRESS="7",
+        GREENSERVE_GATEWAY_CONNECTIONS_PER_KEY="8",
+        GREENSERVE_GATEWAY_HELD_MIB="64",
+    )
+    assert argv[argv.index("--metrics-token-file") + 1] == str(tmp_path / "metrics-token")
+    assert not any(TOKEN in word for word in argv)
+    assert "--metrics-token-file" not in words(tmp_path)
+    config = _config([*argv[3:]])
+    assert config.fields.more == {"cache_salt", "vllm_xargs.mode"}
+    assert config.fields.media_hosts.allow("images.example.org")
+    together = config.all_clients
+    assert (together.most, together.unkeyed, together.unkeyed_of_address, together.of_key) == (100, 100, 7, 8)
+    assert together.body_bytes == 64 << 20
 
 
 def test_gateways_share_a_port_and_a_spool_folder_when_there_are_several(tmp_path: Path) -> None:

@@ -259,7 +259,7 @@ async def test_stream_ends_with_the_connection_when_the_client_speaks_http_1_0(b
 
 
 async def test_client_is_let_go_when_it_sends_too_slowly_or_idles(start: Start) -> None:
-    bench = await start(limits=HttpLimits(read_timeout_s=0.2, idle_timeout_s=0.2, linger_s=0.1))
+    bench = await start(limits=HttpLimits(head_timeout_s=0.2, idle_timeout_s=0.2, linger_s=0.1))
     reader, writer = await asyncio.open_connection("127.0.0.1", bench.server.port)
     writer.write(b"POST /v1/completions HTTP/1.1\r\nContent-Le")
     assert (await asyncio.wait_for(reader.read(), 3)).startswith(b"HTTP/1.1 408 ")

@@ -282,7 +282,8 @@ async def test_ready_says_why_when_it_is_not(bench: Bench) -> None:
             return response.status, await response.json()
 
     status, body = await ready()
-    assert (status, body["status"], body["instances"]) == (200, "ready", 1)
+    assert (status, body["status"]) == (200, "ready")
+    assert set(body) == {"status", "snapshot_age_s"}, "how many instances there are is not for strangers"
     bench.server.fleet.fresh_at_s = time.monotonic() - 3600
     status, body = await ready()
     assert (status, round(float(str(body["snapshot_age_s"])))) == (200, 3600), "it serves by what it heard last"

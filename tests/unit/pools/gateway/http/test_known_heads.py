@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pools.gateway.errors import ApiError
 from pools.gateway.http.client_protocol import ClientConnection
+from pools.gateway.http.connections import Connections
 from pools.gateway.http.known_heads import MAX_BYTES, KnownHead
 from pools.gateway.http.request import HttpLimits, Request
 from pools.gateway.http.upstream import Address, UpstreamConnection
@@ -31,7 +32,7 @@ class FakeTransport(asyncio.Transport):
         self.closed = False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self
+        return ("127.0.0.1", 1) if name == "peername" else self
 
     def setsockopt(self, *option: int) -> None: ...
 
@@ -115,15 +116,17 @@ class FakeApplication:
     late = False
 
     def __init__(self) -> None:
+        self.connections = Connections()
+        self.most_body_bytes = 1 << 20
         self.heard: list[tuple[bytes, bytes, dict[bytes, bytes], bytes]] = []
         self.refusals: list[int] = []
 
     def uploads(self, path: bytes) -> bool:
         return False
 
-    def opened(self, connection: ClientConnection) -> None: ...
-
-    def closed(self, connection: ClientConnection) -> None: ...
+    def admit(self, head: Request, connection: ClientConnection) -> int:
+        connection.belongs_to(1)
+        return self.most_body_bytes
 
     def handle(self, request: Request, connection: ClientConnection) -> None:
         self.heard.append((request.method, request.path, request.headers, request.body))
@@ -134,9 +137,9 @@ class FakeApplication:
         self.refusals.append(error.status)
 
 
-def client(limits: HttpLimits | None = None) -> tuple[ClientConnection, FakeApplication, FakeTransport]:
+def client() -> tuple[ClientConnection, FakeApplication, FakeTransport]:
     application, transport = FakeApplication(), FakeTransport()
-    connection = ClientConnection(application, limits or HttpLimits())
+    connection = ClientConnection(application, HttpLimits())
     connection.connection_made(transport)
     return connection, application, transport
 
@@ -180,7 +183,8 @@ async def test_request_waits_for_its_turn_when_another_is_served() -> None:
 
 
 async def test_body_is_refused_when_it_is_too_large_behind_a_known_head() -> None:
-    connection, application, _ = client(HttpLimits(max_body_bytes=10))
+    connection, application, _ = client()
+    application.most_body_bytes = 10
     for body in (b"a", b"b", b"x" * 11):
         connection.data_received(message(HEAD, body))
     assert [heard[3] for heard in application.heard] == [b"a", b"b"]

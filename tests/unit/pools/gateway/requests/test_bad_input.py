@@ -142,7 +142,9 @@ async def raw_exchange(bench: Bench, data: bytes, then: bytes = b"") -> bytes:
 
 
 async def test_body_of_10_mb_is_refused_without_being_read(bench: Bench) -> None:
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n"
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer {SECRET}\r\nContent-Length: 10000000\r\n\r\n".encode()
+    )
     answer = await raw_exchange(bench, head + b"x" * 1000)
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in answer
@@ -160,7 +162,8 @@ async def test_client_sees_413_when_it_sends_the_whole_10_mb_first(bench: Bench)
 
 
 async def test_chunked_body_is_refused_when_it_grows_too_large(bench: Bench) -> None:
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer {SECRET}\r\n".encode()
+    head += b"Transfer-Encoding: chunked\r\n\r\n"
     chunk = b"80000\r\n" + b"x" * 0x80000 + b"\r\n"
     assert (await raw_exchange(bench, head + chunk * 3)).startswith(b"HTTP/1.1 413 ")
 
@@ -216,7 +219,7 @@ async def test_path_and_method_are_refused_when_unknown(bench: Bench, method: st
 
 async def test_head_has_no_body(bench: Bench) -> None:
     for path, status in (("/live", 200), ("/v1/completions", 405), ("/nothing", 404)):
-        async with bench.http.head(bench.url + path) as response:
+        async with bench.http.head(bench.url + path, headers=bench.auth) as response:
             assert response.status == status
             assert await response.read() == b""
 

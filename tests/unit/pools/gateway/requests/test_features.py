@@ -80,7 +80,13 @@ def test_text_features_are_unknown_when_the_prompt_is_token_ids() -> None:
 
 
 def test_parts_of_a_message_are_read_when_content_is_a_list() -> None:
-    body = say([{"type": "text", "text": "Look?"}, {"type": "image_url", "image_url": {"url": "x"}}, "and"])
+    body = say(
+        [
+            {"type": "text", "text": "Look?"},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}},
+            "and",
+        ]
+    )
     found = features(body)
     assert found.text_bytes == 8
     assert texts_of(validation.decode(json.dumps(body).encode(), CHAT)) == ["Look?", "", "and"]

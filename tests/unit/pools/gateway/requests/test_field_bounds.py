@@ -72,8 +72,8 @@ OF_CHATS: dict[str, tuple[list[Any], list[Any]]] = {
             [{"role": "user", "content": ""}],
             [{"role": "user", "content": "Hi", "name": "Ann"}],
             [{"role": "user", "content": [{"type": "text", "text": "Hi"}, "and more"]}],
-            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/y.png"}}]}],
-            [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "http://x/y.mp4"}}]}],
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]}],
+            [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AA"}}]}],
             [{"role": "assistant", "content": None, "tool_calls": []}],
             [{"role": "assistant"}],
             [{"role": "function", "name": "f", "content": None}],
@@ -104,7 +104,8 @@ CASES = [
 
 
 def body_of(endpoint: Endpoint, **fields: Any) -> bytes:
-    return json.dumps((TALK if endpoint.chat else TEXT) | fields).encode()
+    whole = {"model": "m"} if endpoint is RESPONSES else TALK if endpoint.chat else TEXT
+    return json.dumps(whole | fields).encode()
 
 
 def refusal_of(endpoint: Endpoint, raw: bytes) -> ApiError:
@@ -232,8 +233,8 @@ def test_what_vllm_adds_reaches_the_engine_whatever_it_is(endpoint: Endpoint) ->
         "repetition_penalty": -1,
         "stop_token_ids": [1] * 50,
         "guided_json": {"type": "object"},
-        "vllm_xargs": {"anything": [None]},
-        "never_heard_of": {"a": [1, 2.5]},
+        "vllm_xargs": {"sim_output_tokens": [None]},
+        "structured_outputs": {"a": [1, 2.5]},
     }
     raw = body_of(endpoint, **added)
     sent, _ = validation.relayed_body(raw, validation.decode(raw, endpoint), "Engine")
