@@ -14,7 +14,7 @@ import sysconfig
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,7 +129,13 @@ def engines(count: int, var_dir: Path, core: int) -> Iterator[tuple[Target, list
 
 @contextlib.contextmanager
 def greenserve(
-    urls: list[str], var_dir: Path, core: int, other_core: int, python: str, profile: Path | None = None
+    urls: list[str],
+    var_dir: Path,
+    core: int,
+    other_core: int,
+    python: str,
+    profile: Path | None = None,
+    options: Sequence[str] = (),
 ) -> Iterator[Target]:
     """`python -m pools.gateway`, with Redis on the other core. Any interpreter finds the packages of this one."""
     (port,) = free_ports(1)
@@ -138,8 +144,8 @@ def greenserve(
     profiler = () if profile is None else ("-m", "cProfile", "-o", str(profile))
     spec = Spec(
         name="greenserve",
-        argv=(python, *profiler, "-m", "pools.gateway", *listen, *where),
-        env=env.for_child(PYTHONPATH=sysconfig.get_path("purelib")),
+        argv=(python, *profiler, "-m", "pools.gateway", *listen, *where, *options),
+        env=env.for_child(PYTHONPATH=f"{env.ROOT}:{sysconfig.get_path('purelib')}"),
         cwd=env.ROOT,
         stop_timeout_s=15.0,
         ready=answers_200(f"http://127.0.0.1:{port}/ready"),
