@@ -132,7 +132,7 @@ def _config(arguments: list[str] | None) -> Config:
     parser.add_argument(
         "--metrics-token-file",
         dest="metrics_token",
-        type=_secret,
+        type=secret_arguments.from_file,
         help="file with the token for /metrics; without it they are for this machine alone",
     )
     given = parser.parse_args(arguments)

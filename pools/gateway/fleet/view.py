@@ -148,8 +148,8 @@ class FleetView:
         return math.nan if self.fresh_at_s is None else now_s - self.fresh_at_s
 
     def ready_report(self, now_s: float) -> dict[str, object]:
-        """Returns what `/ready` says while requests can be served."""
-        return {"status": "ready", "instances": self.ready_instances, "snapshot_age_s": round(self.age_s(now_s), 1)}
+        """Returns what `/ready` says, to strangers too, while requests can be served."""
+        return {"status": "ready", "snapshot_age_s": round(self.age_s(now_s), 1)}
 
     def key(self, secret: bytes) -> wire.FleetKey | None:
         """Returns the key that a bearer secret belongs to; callers check whether it has expired."""

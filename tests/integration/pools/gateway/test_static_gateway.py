@@ -186,8 +186,8 @@ def publish(store: redis.Redis, engines: list[tuple[asyncio.subprocess.Process, 
 
 
 async def ready_instances(http: aiohttp.ClientSession, gateway: Process, count: int) -> bool:
-    async with http.get(gateway.url + "/ready") as response:
-        return bool((await response.json()).get("instances") == count)
+    async with http.get(gateway.url + "/metrics") as response:
+        return f"greenserve_gateway_instances_ready {count}\n" in await response.text()
 
 
 @pytest.mark.slow("a gateway starts twice, and asks its engine")
