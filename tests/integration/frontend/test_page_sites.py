@@ -18,7 +18,8 @@ from tests.fakes.people import person
 
 pytestmark = pytest.mark.django_db
 FOREIGN = re.compile(r"location-[23]|Location [23]|\bn[345]\b|SIM-n[345]|report 7[23]")
-ROLES = [role for role in Membership.Role.values if role != Membership.Role.ADMINISTRATOR]  # they are for all sites
+# Administrators are for all sites; who has no role sees no page of a site.
+ROLES = [role for role in Membership.Role.values if role not in (Membership.Role.ADMINISTRATOR, Membership.Role.NONE)]
 PAGES = (
     "/",
     "/overview/summary/",

@@ -137,7 +137,7 @@ class Bench:
         keys = fleet_messages.fleet_snapshot(timezone.now(), 1).keys
         fleet = msgspec.structs.replace(self.fleet.fleet(), keys=keys)
         apply = self.server.fleet.apply
-        self.thread.loop.call_soon_threadsafe(apply, fleet, self.fleet.states(), time.time(), time.monotonic())
+        self.thread.loop.call_soon_threadsafe(apply, fleet, self.fleet.states(), time.monotonic())
 
     def upload(self, *lines: Any, **more: Any) -> str:
         return self.acme.files.create(file=("in.jsonl", jsonl(*lines)), purpose="batch", **more).id

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 from django.db.models import QuerySet
-from pytest_django.fixtures import SettingsWrapper
 
 from core.controllers.fleet.explain import gpus_of
 from core.observations.fleet.dynamo_servers import Servers
@@ -188,7 +188,7 @@ TURN_S = {"greenserve": 10.0}  # its scale loop's period; in a minute every loop
 
 
 @pytest.fixture
-def flat_carbon(service: Service, tmp_path: Path, settings: SettingsWrapper) -> None:
+def flat_carbon(service: Service, tmp_path: Path, settings: Any) -> None:
     """Grids that do not move plans: what changes then is the services' own doing."""
     settings.GREENSERVE_FEEDS_DIR = tmp_path
     (tmp_path / "flat.csv").write_text(FLAT)

@@ -204,4 +204,6 @@ async def test_ready_tells_strangers_nothing_of_the_fleet(bench: Bench) -> None:
     for path in ("/live", "/ready", "/health"):
         async with bench.http.get(bench.url + path) as response:
             found[path] = await response.json()
+    ages_s = [found[path].pop("snapshot_age_s") for path in ("/ready", "/health")]
+    assert all(0.0 <= age_s < 60.0 for age_s in ages_s)
     assert found == {"/live": {"status": "live"}, "/ready": {"status": "ready"}, "/health": {"status": "ready"}}

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from pools.gateway.http.connections import Connections
 from pools.gateway.placing import hung_engines
 from pools.gateway.placing.hung_engines import HungEngines
 from pools.gateway.placing.slot import Slot
@@ -186,7 +187,7 @@ async def test_forty_requests_are_served_elsewhere_when_their_engine_hangs(
     assert len({row.request_id for row in rows}) == len(rows) == 40, "one record for each"
     assert {(row.status, row.attempts) for row in rows} == {("ok", 1)}, "no fault of theirs"
     assert all(row.instance_uid != bench.fleet.instance("", 0).uid for row in rows)
-    page = bench.server.runtime.metrics_page(0, 0).decode()
+    page = bench.server.runtime.metrics_page(0, Connections()).decode()
     assert f"greenserve_gateway_moved_requests_total {hung.moved}\n" in page
     await until(lambda: bench.engines[0].aborted == hung.moved)
 
