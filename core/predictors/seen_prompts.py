@@ -24,8 +24,8 @@ class SeenPrompt:
 class SeenPrompts:
     """Least recently used first out, for requests that have a digest.
 
-    A digest names service, prompt and limit (`RequestFeatures.digest`): an answer cut off at a small `max_tokens` says
-    nothing of what the prompt brings under a larger one.
+    A digest names tenant, service, prompt and limit (`RequestFeatures.digest`): nobody learns of another's prompts, and
+    an answer cut off at a small `max_tokens` says nothing of what the prompt brings under a larger one.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:

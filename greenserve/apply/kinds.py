@@ -183,7 +183,12 @@ _ALL = (
         _fields("service:name=services! site:name=sites! request_class:name=classes! warm:whole"),
         comes_with=("service", "site"),
     ),
-    Kind("tenants", "tenant", ("name",), _fields("name:text! label:text")),
+    Kind(
+        "tenants",
+        "tenant",
+        ("name",),
+        _fields("name:text! label:text requests_per_minute:whole? tokens_per_minute:whole? concurrent_requests:whole?"),
+    ),
     Kind(
         "feeds",
         "feed",

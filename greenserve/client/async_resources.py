@@ -1720,6 +1720,10 @@ class AsyncKeys:
             self._transport, Call("GET", "keys/", {"prefix": prefix, "tenant": tenant, "limit": page_size}), m.ApiKey
         )
 
+    async def change(self, id: int, /, **fields: Unpack[m.ChangedApiKeyChanges]) -> m.ApiKey:
+        """Changes what it may. Gateways hear of it within seconds. 409 where it is revoked."""
+        return await self._transport.read(Call("PATCH", f"keys/{segment(id)}/", body=fields), m.ApiKey)
+
     async def delete(self, id: int, /) -> None:
         """Revokes it: within seconds no gateway takes it any more. 409 where it was revoked already."""
         await self._transport.send(Call("DELETE", f"keys/{segment(id)}/"))
@@ -3466,19 +3470,37 @@ class AsyncTenants:
     def list(
         self,
         *,
+        concurrent_requests: int | None = None,
         label: str | None = None,
         name: str | None = None,
         ordering: Literal["name", "-name", "label", "-label", "id", "-id"] | None = None,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
         page_size: int = PAGE_SIZE,
     ) -> AsyncRows[m.Tenant]:
-        """Returns the rows, a page at a time. Who calls; their keys are under People.
+        """Returns the rows, a page at a time. Who calls, and how much; their keys are under People.
 
         Args:
+            concurrent_requests: Requests at a time; empty: no limit.
             ordering: The field to order by; with a minus the largest first.
+            requests_per_minute: Requests a minute; empty: no limit.
+            tokens_per_minute: Tokens a minute, of prompts and answers; empty: no limit.
         """
         return AsyncRows(
             self._transport,
-            Call("GET", "tenants/", {"label": label, "name": name, "ordering": ordering, "limit": page_size}),
+            Call(
+                "GET",
+                "tenants/",
+                {
+                    "concurrent_requests": concurrent_requests,
+                    "label": label,
+                    "name": name,
+                    "ordering": ordering,
+                    "requests_per_minute": requests_per_minute,
+                    "tokens_per_minute": tokens_per_minute,
+                    "limit": page_size,
+                },
+            ),
             m.Tenant,
         )
 
@@ -3509,7 +3531,7 @@ class AsyncTenants:
         await self._transport.send(Call("DELETE", f"tenants/{key_segment(key)}/", etag=etag))
 
     async def get(self, key: str | int, /) -> m.Tenant:
-        """Returns one. Who calls; their keys are under People."""
+        """Returns one. Who calls, and how much; their keys are under People."""
         return await self._transport.read(Call("GET", f"tenants/{key_segment(key)}/"), m.Tenant)
 
     async def validate_change(self, key: str | int, /, **fields: Unpack[m.TenantChanges]) -> m.ValidationResult:

@@ -130,6 +130,11 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         prefix: First characters, to tell keys apart.
+        services: Names of the services that it may call; empty: all.
+        addresses: Networks that it may call from, such as 192.0.2.0/24 or 2001:db8::/48; empty: anywhere.
+        requests_per_minute: Requests a minute; empty: no limit.
+        tokens_per_minute: Tokens a minute, of prompts and answers; empty: no limit.
+        concurrent_requests: Requests at a time; empty: no limit.
     """
 
     id: int
@@ -139,6 +144,11 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     created_at: Time
     expires_at: Time | None
     revoked_at: Time | None
+    services: tuple[str, ...] | None
+    addresses: tuple[str, ...] | None
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    concurrent_requests: int | None
 
 
 class AppliedStudy(msgspec.Struct, frozen=True, kw_only=True):
@@ -861,6 +871,11 @@ class MadeApiKey(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         prefix: First characters, to tell keys apart.
+        services: Names of the services that it may call; empty: all.
+        addresses: Networks that it may call from, such as 192.0.2.0/24 or 2001:db8::/48; empty: anywhere.
+        requests_per_minute: Requests a minute; empty: no limit.
+        tokens_per_minute: Tokens a minute, of prompts and answers; empty: no limit.
+        concurrent_requests: Requests at a time; empty: no limit.
     """
 
     id: int
@@ -870,6 +885,11 @@ class MadeApiKey(msgspec.Struct, frozen=True, kw_only=True):
     created_at: Time
     expires_at: Time | None
     revoked_at: Time | None
+    services: tuple[str, ...] | None
+    addresses: tuple[str, ...] | None
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    concurrent_requests: int | None
     secret: str | None
 
 
@@ -1598,12 +1618,21 @@ class Tariff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls; their keys are under People."""
+    """Who calls, and how much; their keys are under People.
+
+    Attributes:
+        requests_per_minute: Requests a minute; empty: no limit.
+        tokens_per_minute: Tokens a minute, of prompts and answers; empty: no limit.
+        concurrent_requests: Requests at a time; empty: no limit.
+    """
 
     id: int
     url: str
     name: str
     label: str
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    concurrent_requests: int | None
     etag: str
 
 
@@ -1848,6 +1877,25 @@ class CancelTrial(TypedDict, total=False):
     """The API's cancel trial."""
 
     reason: Required[str]
+
+
+class ChangedApiKeyChanges(TypedDict, total=False):
+    """Changes what is sent; null: all services, any address, no limit, no end."""
+
+    label: str
+    expires_at: datetime | None
+    services: Sequence[str] | None
+    addresses: Sequence[str] | None
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    concurrent_requests: int | None
+
+
+class ChangedApiKeyChange(ChangedApiKeyChanges):
+    """Changes of one row, in a list of them: its id, and the etag that was read."""
+
+    id: Required[int]
+    etag: Required[str]
 
 
 class ClusterChanges(TypedDict, total=False):
@@ -2160,11 +2208,16 @@ class ModelChange(ModelChanges):
 
 
 class NewApiKey(TypedDict, total=False):
-    """The API's new api key."""
+    """Changes what is sent; null: all services, any address, no limit, no end."""
 
-    tenant: Required[str]
     label: str
     expires_at: datetime | None
+    services: Sequence[str] | None
+    addresses: Sequence[str] | None
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    concurrent_requests: int | None
+    tenant: Required[str]
 
 
 class NewBudget(TypedDict, total=False):
@@ -2683,10 +2736,19 @@ class NewTariff(TypedDict, total=False):
 
 
 class NewTenant(TypedDict, total=False):
-    """Who calls; their keys are under People."""
+    """Who calls, and how much; their keys are under People.
+
+    Attributes:
+        requests_per_minute: Requests a minute; empty: no limit.
+        tokens_per_minute: Tokens a minute, of prompts and answers; empty: no limit.
+        concurrent_requests: Requests at a time; empty: no limit.
+    """
 
     name: Required[str]
     label: str
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    concurrent_requests: int | None
 
 
 class NewTrial(TypedDict, total=False):
@@ -3022,10 +3084,19 @@ class TariffChange(TariffChanges):
 
 
 class TenantChanges(TypedDict, total=False):
-    """Who calls; their keys are under People."""
+    """Who calls, and how much; their keys are under People.
+
+    Attributes:
+        requests_per_minute: Requests a minute; empty: no limit.
+        tokens_per_minute: Tokens a minute, of prompts and answers; empty: no limit.
+        concurrent_requests: Requests at a time; empty: no limit.
+    """
 
     name: str
     label: str
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    concurrent_requests: int | None
 
 
 class TenantChange(TenantChanges):

@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from pools.access import audit, rights
 from pools.access.audit import Actor
-from pools.models import AccessToken, ApiKey, Membership, Site, Tenant
+from pools.models import AccessToken, ApiKey, Membership, Service, Site, Tenant
 from pools.writes import KEY_PREFIX_LENGTH, hash_secret, new_secret
 
 TOKEN_PREFIX = "gs_"
@@ -195,10 +195,15 @@ def find_token(secret: str, now: datetime) -> AccessToken | None:
 
 
 @transaction.atomic
-def new_key(actor: Actor, tenant: Tenant, label: str, expires_at: datetime | None = None) -> tuple[ApiKey, str]:
-    """Returns a tenant's new key for the gateway, and its secret. Gateways learn of it with the next fleet snapshot."""
-    if expires_at is not None and expires_at <= timezone.now():
-        raise ValidationError({"expires_at": "Choose a moment in the future."})
+def new_key(
+    actor: Actor, tenant: Tenant, label: str, expires_at: datetime | None = None, **may: Any
+) -> tuple[ApiKey, str]:
+    """Returns a tenant's new key for the gateway, and its secret. Gateways learn of it with the next fleet snapshot.
+
+    Args:
+        may: What it may: its limits, services and addresses, by field.
+    """
+    _check_expiry(expires_at)
     secret = new_secret()
     key = ApiKey(
         tenant=tenant,
@@ -206,11 +211,44 @@ def new_key(actor: Actor, tenant: Tenant, label: str, expires_at: datetime | Non
         prefix=secret[:KEY_PREFIX_LENGTH],
         key_hash=hash_secret(secret),
         expires_at=expires_at,
+        **may,
     )
+    _check_services(key)
     key.full_clean()
     key.save()
     audit.record(actor, "create", key, None, audit.values(key))
     return key, secret
+
+
+@transaction.atomic
+def change_key(actor: Actor, key: ApiKey, **changes: Any) -> ApiKey:
+    """Changes the label, the end, or what the key may. Raises ValidationError naming the field."""
+    key = ApiKey.objects.select_for_update(of=("self",)).select_related("tenant").get(pk=key.pk)
+    before = audit.values(key)
+    if changes.get("expires_at", key.expires_at) != key.expires_at:
+        _check_expiry(changes["expires_at"])
+    for name, value in changes.items():
+        setattr(key, name, value)
+    if "services" in changes:
+        _check_services(key)
+    key.full_clean()
+    key.save(update_fields=list(changes))
+    audit.record(actor, "update", key, before, audit.values(key))
+    return key
+
+
+def _check_expiry(expires_at: datetime | None) -> None:
+    if expires_at is not None and expires_at <= timezone.now():
+        raise ValidationError({"expires_at": "Choose a moment in the future."})
+
+
+def _check_services(key: ApiKey) -> None:
+    named = set(key.services or ())
+    strange = named - set(Service.objects.filter(name__in=named).values_list("name", flat=True))
+    if strange:
+        raise ValidationError(
+            {"services": f"There is no service {sorted(strange)[0]!r}. Name services that are there."}
+        )
 
 
 @transaction.atomic

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 
 import msgspec
 
@@ -14,7 +16,10 @@ _PARAM, _FIELD = re.compile(r"`\$\.([A-Za-z_]+)"), re.compile(r"field `([A-Za-z_
 
 
 class ApiError(Exception):
-    """A refusal, as the client gets it. Its code is never empty. `retry_after_s` becomes a Retry-After header."""
+    """A refusal, as the client gets it. Its code is never empty. `retry_after_s` becomes a Retry-After header.
+
+    `limit_headers`: of the caller's limits, by name.
+    """
 
     def __init__(
         self,
@@ -25,6 +30,7 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after_s: int | None = None,
+        limit_headers: Mapping[bytes, bytes] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -33,6 +39,7 @@ class ApiError(Exception):
         self.param = param
         self.code = code or _CODES.get(status) or ("invalid_value" if param else "invalid_request")
         self.retry_after_s = retry_after_s
+        self.limit_headers = limit_headers or {}
 
     def body(self) -> bytes:
         """Returns the JSON object that goes to the client, also as an event of a stream that breaks."""
@@ -42,7 +49,9 @@ class ApiError(Exception):
     def headers(self, request_id: bytes | None) -> bytes:
         """Returns lines for the response's head."""
         lines = b"" if request_id is None else b"x-request-id: %b\r\n" % request_id
-        return lines if self.retry_after_s is None else lines + b"retry-after: %d\r\n" % self.retry_after_s
+        if self.retry_after_s is not None:
+            lines += b"retry-after: %d\r\n" % self.retry_after_s
+        return lines + b"".join([b"%b: %b\r\n" % line for line in self.limit_headers.items()])
 
 
 def bad_body(error: Exception) -> ApiError:
@@ -74,6 +83,42 @@ def model_not_found(name: str | None) -> ApiError:
         return ApiError(400, "'model' is missing: it must be the name of a service.", param="model")
     message = f"The model '{name[:100]}' does not exist or is not yours to use." if name else "Name a model in 'model'."
     return ApiError(404, message, param="model", code="model_not_found")
+
+
+def over_rate(
+    whose: str,
+    what: str,
+    limit: int,
+    left: int,
+    asked: int,
+    wait_s: float | None,
+    limit_headers: Mapping[bytes, bytes],
+) -> ApiError:
+    """Args: wait_s: Until it would be admitted; None: it never will be."""
+    said = f"Limit {limit}, used {limit - left}, requested {asked}."
+    if wait_s is None:
+        words = f"The request is too large for its {whose}'s {what} per minute: {said} Ask for fewer."
+    else:
+        words = f"The {whose}'s {what} per minute are used up: {said} Try again in {wait_s:.3g} s."
+    return ApiError(
+        429,
+        words,
+        kind=what,
+        code="rate_limit_exceeded",
+        retry_after_s=None if wait_s is None else max(1, math.ceil(wait_s)),
+        limit_headers=limit_headers,
+    )
+
+
+def too_many_at_once(whose: str, limit: int, retry_after_s: int, limit_headers: Mapping[bytes, bytes]) -> ApiError:
+    return ApiError(
+        429,
+        f"The {whose} may have {limit} requests at a time: wait until one has ended.",
+        kind="requests",
+        code="rate_limit_exceeded",
+        retry_after_s=retry_after_s,
+        limit_headers=limit_headers,
+    )
 
 
 def squashed(retry_after_s: float) -> ApiError:

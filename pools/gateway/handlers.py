@@ -113,7 +113,7 @@ class Gateway:
             connection.belongs_to(OPERATOR)
             return self.limits.max_body_bytes
         if path in self._routes or asks_for_models(path) or (self.web is not None and is_web_path(head.path)):
-            connection.belongs_to(self.intake.key(head).key_id)
+            connection.belongs_to(self.intake.key(head, connection.host).key_id)
             return self.limits.max_upload_bytes if self.uploads(head.path) else self.limits.max_body_bytes
         raise nothing_at(path)
 
@@ -158,7 +158,7 @@ class Gateway:
     def _relay(self, request: Request, connection: ClientConnection) -> None:
         try:
             endpoint = BY_PATH.get(request.path) or BY_PATH[request.path.partition(b"?")[0]]
-            call = self.intake.call(request, endpoint)
+            call = self.intake.call(request, endpoint, connection.host)
         except Refused as refused:
             self._refuse_call(refused.call, connection, refused.error)
             return
@@ -197,14 +197,15 @@ class Gateway:
         respond_error(call.request, connection, error, call.request_id)
 
     def _relay_to_web(self, request: Request, connection: ClientConnection, web: WebProcess) -> None:
-        self.intake.key(request)  # the web process looks for itself: this keeps strangers' uploads from it
+        # The web process looks for itself: this keeps strangers' uploads from it.
+        self.intake.key(request, connection.host)
         web.relay(request, connection)
 
     # -- the other paths ---------------------------------------------------------------------------
 
     def _models(self, request: Request, connection: ClientConnection) -> None:
         path = request.path.partition(b"?")[0]
-        connection.respond(200, self.intake.models(request, path, self._started_at_s))
+        connection.respond(200, self.intake.models(request, path, self._started_at_s, connection.host))
 
     def _live(self, request: Request, connection: ClientConnection) -> None:
         connection.respond(200, b'{"status":"live"}')

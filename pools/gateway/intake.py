@@ -16,8 +16,10 @@ from pools import wire
 
 from .accounts import request_energy
 from .accounts.gateway_metrics import Metrics
+from .accounts.networks import Networks
 from .accounts.records import counts, row_of
 from .accounts.request_journal import Journal
+from .accounts.request_limits import LimitKeeper
 from .classify.classifier import Classifier
 from .errors import ApiError, expired_key, invalid_key, model_not_found, unavailable
 from .fleet.view import FleetView, Service
@@ -54,23 +56,31 @@ class Intake:
     journal: Journal
     metrics: Metrics
     open: dict[str, Call] = field(default_factory=dict)
+    limits: LimitKeeper = field(default_factory=LimitKeeper)
+    networks: Networks = field(default_factory=Networks)
     fields: ClientFields = field(default_factory=ClientFields)  # that clients may send to engines
 
-    def key(self, request: Request) -> wire.FleetKey:
-        """Returns the caller's key. Raises ApiError 401, or 503 while the fleet is not known."""
+    def key(self, request: Request, host: str = "") -> wire.FleetKey:
+        """Returns the caller's key. Raises ApiError 401, or 503 while the fleet is not known.
+
+        Args:
+            host: The address that the request came from; empty: not known, and so none that a key is limited to.
+        """
         if not self.fleet.known:
             raise unavailable("The gateway does not know its fleet yet.", "starting", retry_after_s=1)
         secret = request.bearer()
         key = None if secret is None else self.fleet.key(secret)
         if key is None:
             raise invalid_key()
+        if key.addresses and not self.networks.hold(key.addresses, host):
+            raise invalid_key()  # and no hint: whoever stole it need not learn that it is one
         if key.expires_at_s is not None and key.expires_at_s <= request.started_at_s:
             raise expired_key()
         return key
 
-    def call(self, request: Request, endpoint: Endpoint) -> Call:
+    def call(self, request: Request, endpoint: Endpoint, host: str = "") -> Call:
         """Returns a request that is whole and right, ready to be placed. Raises ApiError, or Refused with the call."""
-        key = self.key(request)
+        key = self.key(request, host)
         try:
             parsed = validation.decode(request.body, endpoint, self.fields)
         except ApiError as error:
@@ -84,8 +94,10 @@ class Intake:
         call = Call(request, service, key, endpoint, bool(parsed.stream))
         try:
             self._prepare(call, parsed)
+            self.limits.admit(call, self.fleet.gateways)
         except ApiError as error:
             raise Refused(call, error) from None
+        self.open[call.request_id] = call
         return call
 
     def _prepare(self, call: Call, parsed: CompletionBody | ChatBody) -> None:
@@ -115,15 +127,14 @@ class Intake:
             call.prompt_start = _prompt_start(request.body, endpoint)
         call.body, call.strip_usage = validation.relayed_body(request.body, parsed, service.model)
         call.strip_usage = call.strip_usage and not call.tells_energy
-        self.open[call.request_id] = call
 
-    def models(self, request: Request, path: bytes, created_at_s: int) -> bytes:
+    def models(self, request: Request, path: bytes, created_at_s: int, host: str = "") -> bytes:
         """Returns the models that the caller may use, or the one that `path` names, in OpenAI's shape with vLLM's
         members. Raises ApiError 401, and 404 for one that is not theirs.
 
         Benchmarks of vLLM's take the tokenizer by `root`.
         """
-        key = self.key(request)
+        key = self.key(request, host)
         models: list[dict[str, Any]] = [
             {
                 "id": service.name,
@@ -177,6 +188,9 @@ class Intake:
     def _row(self, call: Call, ending: Ending) -> wire.RequestRow:
         """Makes a call's row, counts it and learns from it."""
         counted = prompt_tokens, output_tokens, source = counts(call, ending)
+        if call.charge is not None:
+            ended_s = call.request.received_s if ending.ended_s is None else ending.ended_s
+            call.charge.settle(ending.status, (prompt_tokens or 0) + (output_tokens or 0), ended_s)
         actual = None
         features, classified = call.features, call.classified
         measured = source == "usage" and ending.status == "ok"

@@ -1,6 +1,6 @@
 """The fleet's tables: sites, nodes, GPUs, models, services, pools, instances, people and jobs."""
 
-from .access import ApiKey, Tenant
+from .access import LIMITS, ApiKey, Tenant
 from .catalogue import GpuType, ModelCard, Partition, Profile, ProfileSource, RequestClass
 from .fleet import Cluster, Gpu, Node, Site, simulated_gpus
 from .jobs import Job, JobState
@@ -10,6 +10,7 @@ from .people import AccessToken, AuditEntry, Membership, MembershipSite
 from .serving import Instance, InstanceGpu, Pool, Service, Slo, SloMetric
 
 __all__ = [
+    "LIMITS",
     "AccessToken",
     "ApiKey",
     "AuditEntry",

@@ -41,6 +41,7 @@ from pools.wire.fleet_snapshot import (
     FleetKey,
     FleetPool,
     FleetService,
+    RequestLimits,
     RequestPolicy,
     RequestTuning,
 )
@@ -186,6 +187,7 @@ __all__ = [
     "ProcessRow",
     "ProcessTable",
     "RequestBatch",
+    "RequestLimits",
     "RequestPolicy",
     "RequestRow",
     "RequestTuning",

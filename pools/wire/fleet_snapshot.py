@@ -144,8 +144,21 @@ class FleetService(Message, frozen=True):
     shape: str = ""
 
 
+class RequestLimits(Message, frozen=True):
+    """Says what a tenant or a key may send, to all gateways together; None: no limit."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrent_requests: int | None = None
+
+
 class FleetKey(Message, frozen=True):
-    """An API key: SHA-256 hex of the secret, and whose it is. `services` empty: all."""
+    """An API key: SHA-256 hex of the secret, and whose it is. `services` empty: all.
+
+    Attributes:
+        limits: The key's own, beside its tenant's; None: it has none.
+        addresses: Networks that it may be used from; empty: any.
+    """
 
     key_hash: str
     key_id: int
@@ -153,6 +166,9 @@ class FleetKey(Message, frozen=True):
     tenant_id: int
     services: list[str] = []
     expires_at_s: float | None = None
+    limits: RequestLimits | None = None
+    tenant_limits: RequestLimits | None = None
+    addresses: list[str] = []
 
 
 class Fleet(Message, frozen=True):

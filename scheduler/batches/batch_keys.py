@@ -14,7 +14,7 @@ from django.utils.crypto import salted_hmac
 from msgspec.structs import replace
 
 from pools import wire
-from pools.models import ApiKey
+from pools.models import ApiKey, Tenant
 from pools.writes import hash_secret
 from scheduler.models import Batch
 
@@ -34,14 +34,30 @@ def fleet_keys(now: datetime) -> list[wire.FleetKey]:
     """Returns the keys that gateways are to know of batches, each for as long as one of its batches is under way."""
     busy = Batch.objects.exclude(status__in=Batch.FINAL).values("key")
     return [
-        replace(key, key_hash=hash_secret(secret(key.key_id))) for key in messages(live_keys(now).filter(pk__in=busy))
+        # It is ours to send them: the client's address was looked at when the batch was made.
+        replace(key, key_hash=hash_secret(secret(key.key_id)), addresses=[])
+        for key in messages(live_keys(now).filter(pk__in=busy))
     ]
 
 
 def messages(keys: QuerySet[ApiKey]) -> list[wire.FleetKey]:
     """Returns keys as gateways are to know them."""
-    rows = keys.values_list("key_hash", "pk", "tenant__name", "tenant_id", "expires_at")
     return [
-        wire.FleetKey(key_hash, key_id, tenant, tenant_id, expires_at_s=None if until is None else until.timestamp())
-        for key_hash, key_id, tenant, tenant_id, until in rows
+        wire.FleetKey(
+            key.key_hash,
+            key.pk,
+            key.tenant.name,
+            key.tenant_id,
+            key.services or [],
+            None if key.expires_at is None else key.expires_at.timestamp(),
+            _limits(key),
+            _limits(key.tenant),
+            key.addresses or [],
+        )
+        for key in keys.select_related("tenant")
     ]
+
+
+def _limits(row: ApiKey | Tenant) -> wire.RequestLimits | None:
+    limits = wire.RequestLimits(row.requests_per_minute, row.tokens_per_minute, row.concurrent_requests)
+    return None if limits == wire.RequestLimits() else limits

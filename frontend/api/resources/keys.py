@@ -12,7 +12,7 @@ from rest_framework.status import HTTP_201_CREATED, HTTP_204_NO_CONTENT
 
 from pools.access import audit, people
 from pools.access.rights import Right
-from pools.models import ApiKey, Tenant
+from pools.models import LIMITS, ApiKey, Tenant
 
 from ..rest.base import ReadOnly
 from ..rest.bodies import Body
@@ -28,13 +28,30 @@ class ApiKeySerializer(serializers.ModelSerializer):
 
     class Meta:
         model = ApiKey
-        fields: tuple[str, ...] = ("id", "tenant", "label", "prefix", "created_at", "expires_at", "revoked_at")
+        fields: tuple[str, ...] = (
+            *("id", "tenant", "label", "prefix", "created_at", "expires_at", "revoked_at"),
+            *("services", "addresses", *LIMITS),
+        )
 
 
-class NewApiKey(Body):
+class ChangedApiKey(Body):
+    """Changes what is sent; null: all services, any address, no limit, no end."""
+
+    label = serializers.CharField(max_length=100, allow_blank=True, required=False)
+    expires_at = serializers.DateTimeField(allow_null=True, required=False)
+    services = serializers.ListField(
+        child=serializers.CharField(max_length=100), min_length=1, allow_null=True, required=False
+    )
+    addresses = serializers.ListField(
+        child=serializers.CharField(max_length=43), min_length=1, allow_null=True, required=False
+    )
+    requests_per_minute = serializers.IntegerField(min_value=1, allow_null=True, required=False)
+    tokens_per_minute = serializers.IntegerField(min_value=1, allow_null=True, required=False)
+    concurrent_requests = serializers.IntegerField(min_value=1, allow_null=True, required=False)
+
+
+class NewApiKey(ChangedApiKey):
     tenant = KeyField(queryset=Tenant.objects.all())
-    label = serializers.CharField(max_length=100, default="", allow_blank=True)
-    expires_at = serializers.DateTimeField(default=None, allow_null=True)
 
 
 class MadeApiKey(ApiKeySerializer):
@@ -63,12 +80,24 @@ class ApiKeyViewSet(ReadOnly):
         require_at(request.user, Right.ADMINISTER, None)
         asked = NewApiKey(data=request.data)
         asked.is_valid(raise_exception=True)
-        given = asked.validated_data
+        given = dict(asked.validated_data)
         actor = audit.actor_of(request, "api")
-        key, secret = people.new_key(actor, given["tenant"], given["label"], given["expires_at"])
+        key, secret = people.new_key(actor, given.pop("tenant"), given.pop("label", ""), **given)
         key.secret = secret  # type: ignore[attr-defined]
         data: Any = MadeApiKey(key).data
         return Response(data, status=HTTP_201_CREATED, headers={"Location": f"{request.path}{key.pk}/"})
+
+    @extend_schema(request=ChangedApiKey, responses=ApiKeySerializer)
+    def partial_update(self, request: Request, pk: str) -> Response:
+        """Changes what it may. Gateways hear of it within seconds. 409 where it is revoked."""
+        require_at(request.user, Right.ADMINISTER, None)
+        key = self.get_object()
+        if key.revoked_at is not None:
+            raise Conflict("The key is revoked: make another one.")
+        asked = ChangedApiKey(data=request.data, partial=True)
+        asked.is_valid(raise_exception=True)
+        key = people.change_key(audit.actor_of(request, "api"), key, **asked.validated_data)
+        return Response(self.get_serializer(key).data)
 
     def destroy(self, request: Request, pk: str) -> Response:
         """Revokes it: within seconds no gateway takes it any more. 409 where it was revoked already."""

@@ -103,6 +103,7 @@ class ClientConnection(asyncio.Protocol):
         self._held: dict[KeyShare, int] = {}  # bytes of bodies of requests that are not over
         self._refusal_headers = b""
         self.listener: ClientListener | None = None
+        self.host = ""  # the client's address; empty: it has none, as over a Unix socket
         self.paused = False
         self.buffered: list[bytes] = []  # of a stream: chunks in their frames, to be sent at the end of the turn
         self.on_message_begin()
@@ -113,16 +114,12 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.host = peer[0] if isinstance(peer, tuple) else ""
         if not self._connections.opened(self, self.host):
             self._transport.abort()
             return
         self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    @property
-    def host(self) -> str:
-        """The client's address; empty: it has none, as over a Unix socket."""
-        peer = self._transport.get_extra_info("peername")
-        return peer[0] if peer else ""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()

@@ -178,6 +178,7 @@ class Processing:
         headers = _identity(head, self._call)
         if error.retry_after_s is not None:
             headers["retry-after"] = b"%d" % error.retry_after_s
+        headers |= {name.decode(): value for name, value in error.limit_headers.items()}
         ending = self._ending
         ending.status, ending.http_status, ending.error = status, error.status, error.message
         if self._call is None:

@@ -371,7 +371,7 @@ class Exchange:
     @property
     def _id_header(self) -> bytes:
         call = self.call
-        return b"x-request-id: %b\r\n" % (call.request.client_id() or call.request_id.encode())
+        return b"x-request-id: %b\r\n%b" % (call.request.client_id() or call.request_id.encode(), call.limit_headers)
 
     # -- endings -----------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from core.controllers.request.routing import Choice
 from core.ports import RequestFeatures
@@ -23,6 +24,13 @@ from .sse import Meter, Usage
 # Request ids are this process's own random part and a number: a system call for each would cost more than all the rest.
 _BOOT = os.urandom(10).hex()
 _NUMBERS = itertools.count(1)
+
+
+class Charge(Protocol):
+    """Counts a request against limits until it has ended."""
+
+    def settle(self, status: str, tokens: int, now_s: float) -> None:
+        """Counts what it took in place of what it might have. `status`: RequestRow's; `now_s`: monotonic."""
 
 
 @dataclass(slots=True)
@@ -53,6 +61,8 @@ class Call:
     strip_usage: bool = False
     tells_energy: bool = False  # to its client, in its usage
     continues: bool = False  # elsewhere, should its engine die: its client asked for it
+    charge: Charge | None = None  # of limits, until it has ended; None: its tenant and key have none
+    limit_headers: bytes = b""  # lines for the response's head
 
     @property
     def prompt_tokens(self) -> int | None:

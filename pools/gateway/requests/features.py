@@ -62,7 +62,7 @@ def features_of(
         messages=count,
         sequences=min(_MAX_SEQUENCES, sequences),
         max_tokens=output_bound,
-        digest=_digest(body, prompt, service, output_bound),
+        digest=_digest(body, prompt, f"{tenant_id}/{service}", output_bound),
         detailed=detailed,
     )
     if detailed:
@@ -133,17 +133,20 @@ def _contains_any(text: str, marks: str) -> bool:
     return any(mark in text for mark in (marks if not text.isascii() else "?"))
 
 
-def _digest(body: CompletionBody | ChatBody, prompt: Prompt, service: str, output_bound: int | None) -> Hashable:
-    """Names service, endpoint, prompt and limits, in 64 bits for texts and 128 for token ids. None: too long for it."""
+def _digest(body: CompletionBody | ChatBody, prompt: Prompt, whose: str, output_bound: int | None) -> Hashable:
+    """Names tenant, service, endpoint, prompt and limits, in 64 bits for texts and 128 for ids. None: too long for it.
+
+    The tenant, since no prediction may show whether another has sent the same prompt.
+    """
     if prompt.text_bytes > MAX_DIGEST_BYTES or prompt.tokens > _MAX_DIGEST_IDS:
         return None
     if isinstance(body, ChatBody):
         messages = body.messages or ()
         said = [(m.role, m.content) if isinstance(m.content, str) else (m.role, *_texts(m)) for m in messages]
-        return hash((service, output_bound, body.n, *said, bytes(body.tools)))
+        return hash((whose, output_bound, body.n, *said, bytes(body.tools)))
     if prompt.text_bytes == 0:
-        return _digest_of_ids(body.prompt, f"{service}\0{output_bound}\0{body.n}\0")
-    return hash((service, output_bound, body.n, tuple(texts_of(body))))
+        return _digest_of_ids(body.prompt, f"{whose}\0{output_bound}\0{body.n}\0")
+    return hash((whose, output_bound, body.n, tuple(texts_of(body))))
 
 
 def _digest_of_ids(prompt: str | list[int | str | list[int]] | None, limits: str) -> bytes | None:

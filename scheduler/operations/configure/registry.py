@@ -274,9 +274,12 @@ _ALL = (
         _ADMINISTER,
         "Tenants",
         "tenant",
-        _plain("name", "label"),
-        columns=("name", "label"),
-        help="Who calls; their keys are under People.",
+        (
+            Group("Who", ("name", "label")),
+            Group("What its keys may send together", pools.LIMITS),
+        ),
+        columns=("name", "label", *pools.LIMITS),
+        help="Who calls, and how much; their keys are under People.",
     ),
     Owned(
         "feeds",

@@ -481,6 +481,8 @@ def test_tenant_key_is_shown_once_and_revoked(django_capture_on_commit_callbacks
     key = ApiKey.objects.get(label="web")
     assert key.key_hash not in str(list(AuditEntry.objects.values()))
     assert secret not in client.get("/keys/").content.decode()
+    people.change_key(SYSTEM, key, addresses=["192.0.2.0/24"], concurrent_requests=1200)
+    assert "from 192.0.2.0/24; 1,200 requests at a time" in client.get("/keys/").content.decode()
     client.post(reverse("key-revoke", args=[key.pk]))
     key.refresh_from_db()
     assert key.revoked_at is not None

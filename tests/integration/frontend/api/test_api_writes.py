@@ -10,9 +10,11 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from pools import wire
 from pools.access import people
 from pools.access.audit import Actor
 from pools.models import ApiKey, AuditEntry, Job, Pool, Service, Site
+from scheduler.batches import batch_keys
 from scheduler.models import IdempotentAnswer
 from telemetry.models import CarbonFeed
 from tests.fakes import seed
@@ -301,6 +303,36 @@ def test_key_of_a_tenant_is_shown_once(api):
     assert made.json()["secret"] not in json.dumps(list(IdempotentAnswer.objects.values("body")))
     assert api("DELETE", f"keys/{made.json()['id']}/").status_code == 204
     assert ApiKey.objects.get().revoked_at is not None
+
+
+def test_a_key_is_limited_to_services_addresses_and_rates(api):
+    api("POST", "tenants/", {"name": "acme", "requests_per_minute": 600})
+    assert api("GET", "tenants/acme/").json()["requests_per_minute"] == 600
+    narrowed = {"addresses": ["::ffff:192.0.2.0/120", "2001:db8::/48"], "tokens_per_minute": 1000}
+    made = api("POST", "keys/", {"tenant": "acme", "label": "ci"} | narrowed).json()
+    assert made["addresses"] == ["192.0.2.0/24", "2001:db8::/48"]
+    (sent,) = batch_keys.messages(ApiKey.objects.all())
+    assert sent.addresses == ["192.0.2.0/24", "2001:db8::/48"]
+    assert (sent.limits, sent.tenant_limits) == (wire.RequestLimits(None, 1000), wire.RequestLimits(600))
+    path = f"keys/{made['id']}/"
+    changed = api("PATCH", path, {"addresses": None, "tokens_per_minute": None, "concurrent_requests": 3}).json()
+    assert (changed["addresses"], changed["tokens_per_minute"], changed["concurrent_requests"]) == (None, None, 3)
+    assert AuditEntry.objects.get(action="update").after["concurrent_requests"] == 3
+    for wrong in (
+        {"addresses": ["192.0.2.1/24"]},
+        {"addresses": []},
+        {"services": ["none"]},
+        {"services": []},
+        {"requests_per_minute": 0},
+        {"concurrent_requests": 10**9},
+        {"expires_at": "2020-01-01T00:00:00Z"},
+        {"tenant": "birch"},
+    ):
+        refused = api("PATCH", path, wrong)
+        assert refused.status_code == 400, wrong
+        assert next(iter(wrong)) in json.dumps(problem(refused)["errors"])
+    assert api("DELETE", path).status_code == 204
+    assert api("PATCH", path, {"label": "late"}).status_code == 409
 
 
 def test_job_is_read_and_stopped(api):

@@ -13,11 +13,11 @@ from pools.gateway.requests.endpoint import CHAT, COMPLETIONS
 from pools.gateway.requests.features import MAX_DIGEST_BYTES, features_of, texts_of
 
 
-def features(body: dict[str, Any], chat: bool = True, service: str = "chat") -> RequestFeatures:
+def features(body: dict[str, Any], chat: bool = True, service: str = "chat", tenant_id: int = 7) -> RequestFeatures:
     parsed = validation.decode(json.dumps(body).encode(), CHAT if chat else COMPLETIONS)
     limit = validation.max_tokens(parsed)
     prompt = validation.measure_prompt(parsed)
-    return features_of(parsed, prompt, service, 1.7e9, 7, validation.output_bound(parsed, limit))
+    return features_of(parsed, prompt, service, 1.7e9, tenant_id, validation.output_bound(parsed, limit))
 
 
 TOOLS = [{"type": "function", "function": {"name": "look_up"}}]
@@ -26,6 +26,17 @@ TOOLS = [{"type": "function", "function": {"name": "look_up"}}]
 def say(*contents: Any, **fields: Any) -> dict[str, Any]:
     roles = ["system", "user"] if len(contents) == 2 else ["user"] * len(contents)
     return {"messages": [{"role": r, "content": c} for r, c in zip(roles, contents, strict=True)]} | fields
+
+
+@pytest.mark.parametrize("prompt", ["Is 12 prime?", [11, 12, 13]], ids=["text", "ids"])
+def test_digests_of_two_tenants_differ_when_they_send_the_same(prompt: Any) -> None:
+    body = {"prompt": prompt}
+    assert features(body, False).digest == features(body, False).digest
+    assert features(body, False).digest != features(body, False, tenant_id=8).digest
+
+
+def test_digests_of_chats_differ_between_tenants() -> None:
+    assert features(say("Is 12 prime?")).digest != features(say("Is 12 prime?"), tenant_id=8).digest
 
 
 def test_everything_is_read_when_a_chat_says_it() -> None:
