@@ -43,6 +43,9 @@ _BY_NAME: Mapping[str, Bound] = {
     "max_rps": Bound(0.0, 100_000.0),  # of one instance
     "watts": Bound(0.0, 1e6),
     "batch": _COUNT,
+    "requests_per_minute": Bound(1.0, 1e12),  # that a tenant or key may send
+    "tokens_per_minute": Bound(1.0, 1e12),
+    "concurrent_requests": Bound(1.0, 1e6),
     "percentile": Bound(0.0, 100.0),
     "tp": Bound(1.0, 128.0),
     "index": _TINY,

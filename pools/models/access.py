@@ -9,22 +9,24 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
-MOST_PER_MINUTE = 1_000_000_000_000
-MOST_CONCURRENT = 1_000_000
+from core import bounds
+
 MOST_NETWORKS = 100
 
 
-def _limit(help_text: str, most: int = MOST_PER_MINUTE) -> models.PositiveBigIntegerField[int | None, int | None]:
-    bounds = [MinValueValidator(1), MaxValueValidator(most)]
-    return models.PositiveBigIntegerField(null=True, blank=True, validators=bounds, help_text=help_text)
+def _limit(help_text: str, name: str) -> models.PositiveBigIntegerField[int | None, int | None]:
+    bound = bounds.of(name)
+    assert bound is not None
+    validators = [MinValueValidator(int(bound.least)), MaxValueValidator(int(bound.most))]
+    return models.PositiveBigIntegerField(null=True, blank=True, validators=validators, help_text=help_text)
 
 
 class RequestLimits(models.Model):
     """Says what may be sent to all gateways together; None: no limit. Gateways refuse what is beyond it with 429."""
 
-    requests_per_minute = _limit("Requests a minute; empty: no limit.")
-    tokens_per_minute = _limit("Tokens a minute, of prompts and answers; empty: no limit.")
-    concurrent_requests = _limit("Requests at a time; empty: no limit.", MOST_CONCURRENT)
+    requests_per_minute = _limit("Requests a minute; empty: no limit.", "requests_per_minute")
+    tokens_per_minute = _limit("Tokens a minute, of prompts and answers; empty: no limit.", "tokens_per_minute")
+    concurrent_requests = _limit("Requests at a time; empty: no limit.", "concurrent_requests")
 
     class Meta:
         abstract = True

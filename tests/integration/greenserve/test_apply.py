@@ -98,7 +98,13 @@ def test_kinds_are_those_of_the_registry_with_the_types_of_rest() -> None:
 
     types = {
         **{"SlugField": "TEXT", "CharField": "TEXT", "ChoiceField": "TEXT", "NumberField": "NUMBER"},
-        **{"IntegerField": "WHOLE", "DecimalField": "DECIMAL", "BooleanField": "FLAG", "DateTimeField": "TIME"},
+        **{
+            "IntegerField": "WHOLE",
+            "BigIntegerField": "WHOLE",
+            "DecimalField": "DECIMAL",
+            "BooleanField": "FLAG",
+            "DateTimeField": "TIME",
+        },
         **{"KeyField": "NAME", "ManyRelatedField": "NAMES"},
     }
     assert list(KINDS) == list(registry.OWNED)

@@ -178,7 +178,7 @@ def limit(bench: Bench, limits: wire.RequestLimits | None = None, **fields: Any)
     fleet = bench.fleet.fleet()
     changed = wire.FleetKey(made.key_hash, 1, made.tenant, 1, made.services, None, limits, **fields)
     fleet = wire.Fleet(fleet.version, fleet.at_s, fleet.services, [changed], fleet.nodes)
-    bench.server.fleet.apply(fleet, bench.fleet.states(), fleet.at_s, 0.0)
+    bench.server.fleet.apply(fleet, bench.fleet.states(), 0.0)
 
 
 async def test_openais_client_raises_its_rate_limit_error_when_a_key_is_over_its_limit(start: Any) -> None:
