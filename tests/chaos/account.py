@@ -26,6 +26,27 @@ class Requests:
     ends: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """When nobody served, of the monotonic clock, and whether what was answered before its end may be forgotten."""
+
+    began_s: float
+    ended_s: float
+    forgets: bool
+
+    def loses(self, asked: Sequence[Asked]) -> int:
+        """Returns how many requests were lost since they were last sent while nobody served."""
+        last = [one.attempts[-1].sent_s for one in asked if one.attempts and not one.answered]
+        return sum(self.began_s <= sent_s <= self.ended_s for sent_s in last)
+
+    def lacks(self, asked: Sequence[Asked], records: Mapping[str, int]) -> int:
+        """Returns how many whole answers have no record since they were forgotten."""
+        if not self.forgets:
+            return 0
+        whole = [attempt for one in asked for attempt in one.attempts if attempt.outcome == OK]
+        return sum(attempt.traceparent not in records and attempt.sent_s <= self.ended_s for attempt in whole)
+
+
 def of(asked: Sequence[Asked], records: Mapping[str, int]) -> Requests:
     """Counts. `records` is how many there are by `traceparent`."""
     answered = [one for one in asked if one.answered]

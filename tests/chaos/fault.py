@@ -32,7 +32,8 @@ class Fault:
         begin, end: do and undo it; both return when it is done.
         lasts_s: between the two.
         end_takes_s: so long the replay goes on while `end` is under way.
-        lost, unrecorded: requests that may be lost, and answered ones that may lack a record, and `because` why.
+        stops: nobody serves meanwhile, so that requests whose last attempt falls into that time are lost, `because` ...
+        forgets: what was answered before its end may lack a record, too.
         waits_s: the longest that a request may wait; None: nothing is promised of it.
         clocks: all GPUs of nodes that `begin` names in `Stand.unheld` are back at their default clock in time.
         look: more that is looked at, once all is back.
@@ -47,13 +48,13 @@ class Fault:
     end: Step = nothing
     lasts_s: float = 10.0
     end_takes_s: float = 0.0
-    lost: int = 0
-    unrecorded: int = 0
+    stops: bool = False
+    forgets: bool = False
     because: str = ""
     waits_s: float | None = None
     clocks: bool = False
     look: tuple[Look, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        if bool(self.lost or self.unrecorded) != bool(self.because):
+        if (self.stops or self.forgets) != bool(self.because):
             raise ValueError(f"{self.name}: requests may be lost only for a reason, and a reason only of lost requests")

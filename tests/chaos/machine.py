@@ -17,6 +17,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 UNIFIED = (CGROUPS, CGROUPS / "unified")
 OWN = Path("/mnt")  # in the run's mount namespace a disk of its own, with the wall clock's library
 TABLE = "chaos"
+GATEWAY = "pools.gateway"  # of the command line of gateways
 
 
 def lacking() -> list[str]:
@@ -161,16 +162,18 @@ def own_clock() -> None:
     turn_clock(0)
     library, etc = OWN / "wall_clock.so", OWN / "etc"
     source = Path(__file__).with_name("wall_clock.c")
-    _run("cc", "-shared", "-fPIC", "-O2", f'-DOFFSET_FILE="{OWN / "offset"}"', "-o", str(library), str(source))
+    names = (f'-DOFFSET_FILE="{OWN / "offset"}"', f'-DGATEWAY="{GATEWAY}"')
+    _run("cc", "-shared", "-fPIC", "-O2", *names, "-o", str(library), str(source))
     _run("cp", "-a", "/etc", str(etc))
     (etc / "ld.so.preload").write_text(f"{library}\n")
     _run("mount", "--bind", str(etc), "/etc")
 
 
-def turn_clock(by_s: int) -> None:
-    """Sets the wall clock at once so far before (below 0) or after the right time."""
+def turn_clock(by_s: int, of_gateways_s: int | None = None) -> None:
+    """Sets the wall clock at once so far before (below 0) or after the right time; that of gateways, as of a host of
+    their own, `of_gateways_s` from it."""
     descriptor = os.open(OWN / "offset", os.O_WRONLY | os.O_CREAT, 0o644)
     try:
-        os.pwrite(descriptor, struct.pack("=q", by_s), 0)
+        os.pwrite(descriptor, struct.pack("=qq", by_s, by_s if of_gateways_s is None else of_gateways_s), 0)
     finally:
         os.close(descriptor)

@@ -35,7 +35,7 @@ def keep(fault: Fault | None, part: int, found: Found, when: str, release: str, 
     row: dict[str, Any] = {"part": part, "date": when, "release": release} | found.as_json()
     if fault is not None:
         row = {"component": fault.component, "kind": fault.kind, "promise": fault.promise} | row
-        row |= {"may_lose": fault.lost, "because": fault.because}
+        row |= {"because": fault.because}
     rows = read(path)
     rows[fault.name if fault else f"{WITHOUT}, part {part}"] = row
     path.write_text(json.dumps(dict(sorted(rows.items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -50,10 +50,11 @@ def drawn(seed: int, rate_rps: float, length_s: float) -> list[Request]:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """`traceparent` is in the request's record, and so finds it."""
+    """`traceparent` is in the request's record, and so finds it; `sent_s` is of the monotonic clock."""
 
     traceparent: str
     outcome: str
+    sent_s: float = 0.0
 
     @property
     def asked_again(self) -> bool:
@@ -128,9 +129,10 @@ class Replay:
         try:
             for number in range(RETRIES + 1):
                 traceparent = f"{self.trace_prefix}{asked.request.number:016x}-{number + 1:016x}-01"
-                asked.attempts.append(Attempt(traceparent, SILENT))  # until more is known
+                sent_s = time.monotonic()
+                asked.attempts.append(Attempt(traceparent, SILENT, sent_s))  # until more is known
                 outcome, pause_s = await self._attempt(session, asked.request, traceparent)
-                asked.attempts[-1] = attempt = Attempt(traceparent, outcome)
+                asked.attempts[-1] = attempt = Attempt(traceparent, outcome, sent_s)
                 if number == RETRIES or not attempt.asked_again:
                     break
                 await asyncio.sleep(pause_s if pause_s is not None else self._pause_s(number))

@@ -150,6 +150,19 @@ def test_accounts_tell_the_answered_from_the_lost_and_find_records_that_are_miss
     assert found.ends == {"503": 1, SILENT: 1}
 
 
+def test_outage_excuses_what_was_last_sent_in_it_and_forgets_only_what_was_answered_before_its_end() -> None:
+    asked = [
+        Asked(WHOLE, [Attempt("a1", "503", 9.0), Attempt("a2", "503", 11.0)], 3.0, True),
+        Asked(WHOLE, [Attempt("b1", "503", 11.0), Attempt("b2", "503", 21.0)], 3.0, True),
+        Asked(WHOLE, [Attempt("c1", OK, 12.0)], 1.0, True),
+        Asked(WHOLE, [Attempt("d1", OK, 22.0)], 1.0, True),
+        Asked(WHOLE, [Attempt("e1", OK, 12.0)], 1.0, True),
+    ]
+    assert account.Outage(10.0, 20.0, forgets=False).loses(asked) == 1
+    assert account.Outage(10.0, 20.0, forgets=False).lacks(asked, {"e1": 1}) == 0
+    assert account.Outage(10.0, 20.0, forgets=True).lacks(asked, {"e1": 1}) == 1
+
+
 def _found(broken: tuple[str, ...] = ()) -> Found:
     requests = Requests(40, 38, 2, 0, 1, 6.25, 40, 0, 0, {})
     return Found(requests, 1.5, 7.04, broken, ())
@@ -163,7 +176,7 @@ def test_page_has_the_last_finding_of_each_fault(tmp_path: Path) -> None:
     figures = tmp_path / "faults.json"
     page.keep(None, 1, _found(), "2026-11-01", "0.1.0", figures)
     page.keep(_fault(), 1, _found(("one is lost",)), "2026-11-01", "0.1.0", figures)
-    page.keep(_fault(lost=3, because="it is a pity"), 1, _found(), "2026-11-02", "0.1.0", figures)
+    page.keep(_fault(stops=True, because="it is a pity"), 1, _found(), "2026-11-02", "0.1.0", figures)
     page.keep(_fault(name="forgotten"), 1, _found(), "2026-11-02", "0.1.0", figures)
     lines = page.table(page.read(figures), {"x": 0})
     assert lines.splitlines()[2:4] == [
@@ -191,7 +204,7 @@ def test_faults_differ_and_at_most_three_are_of_one_component_and_kind() -> None
 
 def test_fault_may_lose_requests_only_for_a_reason() -> None:
     with pytest.raises(ValueError, match="only for a reason"):
-        _fault(lost=1)
+        _fault(stops=True)
 
 
 def test_machine_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

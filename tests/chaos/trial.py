@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from tests.chaos import account, ledger
+from tests.chaos.account import Outage, Requests
 from tests.chaos.fault import Fault, nothing
 from tests.chaos.replay import Asked, Replay, drawn
 from tests.chaos.stand import MODEL, ClockWatch, Stand
@@ -22,6 +23,7 @@ BACK_WITHIN_S = 90.0
 RECORDED_WITHIN_S = 60.0
 CLOCKS_WITHIN_S = 10.0
 EPOCH_WITHIN_S = 90.0
+NO_OUTAGE = Outage(float("inf"), float("-inf"), forgets=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Found:
     held were at their default, since its begin. `broken`: the promises that did not hold.
     """
 
-    requests: account.Requests
+    requests: Requests
     back_s: float | None
     clocks_s: float | None
     broken: tuple[str, ...]
@@ -58,6 +60,7 @@ def take(stand: Stand, fault: Fault | None, lasts_s: float) -> Found:
     stand.unheld.clear()
     replay.start()
     time.sleep(BEFORE_S)
+    began_s = time.monotonic()
     watch = _begin(stand, fault, broken)
     if fault is not None and fault.end is nothing:  # it is over with its begin
         back_s = _end(stand, fault, broken)
@@ -66,8 +69,11 @@ def take(stand: Stand, fault: Fault | None, lasts_s: float) -> Found:
         time.sleep(lasts_s)
         back_s = _end(stand, fault, broken)
     clocks_s = watch.end() if watch else None
+    outage = Outage(began_s, time.monotonic(), fault.forgets) if fault and fault.stops else NO_OUTAGE
     asked = replay.finish(within_s=LAST_S)
-    figures = account.of(asked, _records(stand, replay, asked))
+    records = _records(stand, replay, asked, outage)
+    figures = account.of(asked, records)
+    broken += _lost(asked, records, figures, outage)
     broken += _promises(stand, fault, figures, clocks_s if watch else 0.0)
     stand.spoiled = bool(broken)
     alerts = stand.sql("SELECT DISTINCT rule FROM telemetry_alert WHERE opened_at >= %s", began)
@@ -101,8 +107,9 @@ def _end(stand: Stand, fault: Fault | None, broken: list[str]) -> float | None:
     return round(time.monotonic() - began_s, 1)
 
 
-def _records(stand: Stand, replay: Replay, asked: Sequence[Asked]) -> dict[str, int]:
-    """Returns how many records there are by traceparent, once every whole answer has one, or the wait is over."""
+def _records(stand: Stand, replay: Replay, asked: Sequence[Asked], outage: Outage) -> dict[str, int]:
+    """Returns how many records there are by traceparent, once every whole answer has one that the outage did not
+    forget, or the wait is over."""
 
     def found() -> dict[str, int]:
         rows = stand.sql(
@@ -112,23 +119,31 @@ def _records(stand: Stand, replay: Replay, asked: Sequence[Asked]) -> dict[str, 
         return {str(traceparent): int(number) for traceparent, number in rows}
 
     deadline_s = time.monotonic() + RECORDED_WITHIN_S
-    while account.of(asked, records := found()).missing and time.monotonic() < deadline_s:
+    while time.monotonic() < deadline_s:
+        records = found()
+        if account.of(asked, records).missing == outage.lacks(asked, records):
+            break
         time.sleep(1.0)
     return records
 
 
-def _promises(stand: Stand, fault: Fault | None, figures: account.Requests, clocks_s: float | None) -> list[str]:
+def _lost(asked: Sequence[Asked], records: Mapping[str, int], figures: Requests, outage: Outage) -> list[str]:
+    """Returns what of requests and records was lost for no reason that the fault has."""
+    found = []
+    if lost := figures.lost - outage.loses(asked):
+        ends = ", ".join(f"{number} {end}" for end, number in sorted(figures.ends.items()))
+        found.append(f"{lost} requests lost for no reason; all that were lost: {ends}")
+    if missing := figures.missing - outage.lacks(asked, records):
+        found.append(f"{missing} answered requests are not on record")
+    return found
+
+
+def _promises(stand: Stand, fault: Fault | None, figures: Requests, clocks_s: float | None) -> list[str]:
     """Returns those that did not hold."""
     found = []
-    may_lose, may_lack = (fault.lost, fault.unrecorded) if fault else (0, 0)
-    if figures.lost > may_lose:
-        ends = ", ".join(f"{number} {end}" for end, number in sorted(figures.ends.items()))
-        found.append(f"{figures.lost} requests lost ({ends}), {may_lose} may be")
     waits_s = fault.waits_s if fault else None
     if waits_s is not None and figures.longest_wait_s > waits_s:
         found.append(f"a request waited {figures.longest_wait_s:g} s, {waits_s:g} s are promised")
-    if figures.missing > may_lack:
-        found.append(f"{figures.missing} answered requests are not on record")
     if figures.twice:
         found.append(f"{figures.twice} requests are on record twice")
     if clocks_s is None or clocks_s > CLOCKS_WITHIN_S:

@@ -156,7 +156,7 @@ FAULTS = (
         end=_up,
         end_takes_s=START_S,
         lasts_s=1.0,
-        lost=1000,
+        stops=True,
         because=DOWN,
     ),
     Fault(
@@ -169,7 +169,7 @@ FAULTS = (
         end=_up,
         end_takes_s=START_S,
         lasts_s=1.0,
-        lost=1000,
+        stops=True,
         because=DOWN,
     ),
     Fault(
@@ -181,8 +181,8 @@ FAULTS = (
         begin=_back_up,
         end=_restore,
         end_takes_s=START_S,
-        lost=1000,
-        unrecorded=1000,
+        stops=True,
+        forgets=True,
         because=f"{DOWN}; the backup has no record of what was answered after it",
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.cookiejar
 import json
+import os
 import resource
 import socket
 import threading
@@ -46,6 +47,19 @@ def _cure(stand: Stand) -> None:
         json.dumps(old),
         pk,
     )
+
+
+def _lay_pipe(stand: Stand) -> None:
+    """Puts a pipe, to which nobody writes, where feeds' files are, and names it in a feed."""
+    pipe = stand.product.var_dir / "feeds" / "pipe.csv"
+    pipe.parent.mkdir(exist_ok=True)
+    os.mkfifo(pipe)
+    _poison(stand, {"file": pipe.name})
+
+
+def _take_pipe(stand: Stand) -> None:
+    _cure(stand)
+    (stand.product.var_dir / "feeds" / "pipe.csv").unlink()
 
 
 def _others_are_fresh(stand: Stand) -> str:
@@ -176,6 +190,17 @@ FAULTS = (
         part=4,
         begin=lambda stand: _poison(stand, {"repeat": "day", "speedup": 1e300}),
         end=_cure,
+        lasts_s=25.0,
+        look=(_others_are_fresh,),
+    ),
+    Fault(
+        name="a feed whose file is a pipe",
+        component="feed",
+        kind="poison",
+        promise=FEEDS,
+        part=4,
+        begin=_lay_pipe,
+        end=_take_pipe,
         lasts_s=25.0,
         look=(_others_are_fresh,),
     ),

@@ -72,11 +72,27 @@ def _turned(name: str, by_s: int) -> Fault:
     )
 
 
+def _of_gateways(name: str, by_s: int) -> Fault:
+    return Fault(
+        name=name,
+        component="gateway",
+        kind="clock ahead" if by_s > 0 else "clock back",
+        promise="Clients notice nothing: no age is the difference of two clocks; all is on record.",
+        part=4,
+        begin=lambda _: machine.turn_clock(0, of_gateways_s=by_s),
+        end=lambda _: machine.turn_clock(0),
+        lasts_s=25.0,
+        look=(_samples_go_on,),
+    )
+
+
 FAULTS = (
     _turned("wall clock back by two hours, and right again", -2 * HOUR_S),
     _turned("wall clock ahead by two hours, and right again", 2 * HOUR_S),
     _turned("wall clock back by 40 s, and right again", -40),
     _turned("wall clock ahead by 40 s, and right again", 40),
+    _of_gateways("clock of the gateways' host 30 s ahead of the others'", 30),
+    _of_gateways("clock of the gateways' host 30 s behind the others'", -30),
     Fault(
         name="a row of tomorrow in a batch of an agent",
         component="agent",
