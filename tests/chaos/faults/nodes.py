@@ -10,10 +10,9 @@ from tests.chaos.stand import Stand
 
 CLOCKS = "The clocks of the nodes are back at their default within 10 s; engines serve on; no joule is lost."
 LEASE_S = 4.0
-HUNG_WAIT_S = 20.0
 
 
-def _serving_node(stand: Stand) -> str:
+def serving_node(stand: Stand) -> str:
     """Returns a node with an instance that is ready; of several the first by name."""
     return sorted(stand.serving())[0]
 
@@ -25,7 +24,7 @@ def _freeze_agents(stand: Stand) -> None:
 
 
 def _freeze_an_agent(stand: Stand) -> None:
-    node = _serving_node(stand)
+    node = serving_node(stand)
     stand.freeze(f"node.{node}")
     stand.unheld.append(node)
 
@@ -41,7 +40,7 @@ def _hold_clocks_of_nobody(stand: Stand) -> None:
 
 def _lie(stand: Stand, time: float, power: float) -> None:
     """Engines of a node take and draw other than the engine model says, and nothing tells."""
-    stand.kept["liar"] = node = _serving_node(stand)
+    stand.kept["liar"] = node = serving_node(stand)
     _post(stand, node, "/truth", {"time": time, "power": power})
 
 
@@ -62,7 +61,7 @@ FAULTS = (
         kind="killed",
         promise="It is back within 10 s, its engines serve on meanwhile, and no joule is lost.",
         part=1,
-        begin=lambda stand: stand.kill(f"node.{_serving_node(stand)}"),
+        begin=lambda stand: stand.kill(f"node.{serving_node(stand)}"),
     ),
     Fault(
         name="all agents killed at once",
@@ -110,19 +109,20 @@ FAULTS = (
         kind="killed",
         promise="Requests go to other engines or wait for new ones; what broke off is asked for again.",
         part=2,
-        begin=lambda stand: stand.kill(f"simnode.{_serving_node(stand)}"),
+        begin=lambda stand: stand.kill(f"simnode.{serving_node(stand)}"),
         lasts_s=20.0,
     ),
     Fault(
-        name="engines of a node hung for 30 s",
+        name="all engines of a model hung for 30 s",
         component="engine",
         kind="frozen",
-        promise=f"No request waits longer than {HUNG_WAIT_S:.0f} s for a hung engine while another could serve it.",
-        waits_s=HUNG_WAIT_S,
+        promise="Requests wait as long as their TTFT objective, then are asked to come again; later ones are served.",
         part=2,
-        begin=lambda stand: stand.freeze(f"simnode.{_serving_node(stand)}"),
+        begin=lambda stand: stand.freeze(*(f"simnode.{node}" for node in stand.serving())),
         end=Stand.thaw,
         lasts_s=30.0,
+        stops=True,
+        because="no engine is left that could serve: clients that ask then, and then again, are refused",
     ),
     Fault(
         name="engines 2.5 times as slow and hungry as they say",

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
 from tests.chaos.fault import Fault
-from tests.chaos.faults.nodes import HUNG_WAIT_S
+from tests.chaos.faults.nodes import serving_node
 from tests.chaos.stand import MODEL, WORKER_TOKEN, Stand
+from tests.e2e.product import wait_for
 from tests.fakes.engine import FakeEngine
 
 LEASE_S = 60
 SHORT_LEASE_S = 5
 FOREVER_S = 3600.0
+HUNG_WAIT_S = 20.0
+AT_WORK_WITHIN_S = 15.0
+_RUNNING = re.compile(r"num_requests_running\{[^}]*\} ([0-9.]+)")
 
 
 @dataclass
@@ -80,6 +85,26 @@ def _vanish(stand: Stand) -> None:
     loop.close()
 
 
+def _hang_a_node(stand: Stand) -> None:
+    """Freezes engines that have requests, beside a worker that could take them."""
+    _register(stand, LyingEngine(pace_s=0.01), LEASE_S)
+    node = serving_node(stand)
+    wait_for("requests at the node", lambda: _running(stand, node) > 0, timeout_s=AT_WORK_WITHIN_S, every_s=0.05)
+    stand.freeze(f"simnode.{node}")
+
+
+def _running(stand: Stand, node: str) -> float:
+    """Returns how many requests the engines of a node work on."""
+    pages = [f"{one['url']}/metrics" for one in stand.ask_node(node, "/instances") if one["state"] == "ready"]
+    texts = [urllib.request.urlopen(page, timeout=3).read().decode() for page in pages]
+    return sum(float(number) for text in texts for number in _RUNNING.findall(text))
+
+
+def _thaw_and_leave(stand: Stand) -> None:
+    stand.thaw()
+    _leave(stand)
+
+
 def _got_some(stand: Stand) -> str:
     return "" if stand.kept.get("got") else "no request came to the worker: it proves nothing"
 
@@ -100,6 +125,18 @@ def _worker(name: str, kind: str, promise: str, engine: Any, lasts_s: float = 20
 
 
 FAULTS = (
+    Fault(
+        name="engines of a node hung for 30 s",
+        component="engine",
+        kind="frozen",
+        promise=f"No request waits longer than {HUNG_WAIT_S:.0f} s for a hung engine while another could serve it.",
+        waits_s=HUNG_WAIT_S,
+        part=2,
+        begin=_hang_a_node,
+        end=_thaw_and_leave,
+        lasts_s=30.0,
+        look=(_got_some,),
+    ),
     _worker(
         "a worker that says every prompt had 10^15 tokens",
         "lying",
