@@ -17,7 +17,7 @@ from tests.e2e.product import wait_for
 from tests.fakes.engine import FakeEngine
 
 LEASE_S = 60
-SHORT_LEASE_S = 5
+SHORT_LEASE_S = 12  # it is admitted some seconds after its registration
 FOREVER_S = 3600.0
 HUNG_WAIT_S = 20.0
 AT_WORK_WITHIN_S = 15.0
