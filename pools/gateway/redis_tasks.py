@@ -71,18 +71,22 @@ class RedisLink:
                 log.error("the state of node %s cannot be read: %s", node, error)
         return fleet, states
 
-    async def workers(self) -> list[wire.WorkerRegistration]:
-        """Returns the registrations whose lease lasts."""
+    async def workers(self) -> tuple[list[wire.WorkerRegistration], set[str]]:
+        """Returns the registrations whose lease lasts, and the ids that are listed without one."""
         uids = [uid.decode() for uid in await self._redis.zrange(wire.WORKERS_KEY, 0, -1)]  # type: ignore[union-attr]
         values = await self._redis.mget([wire.worker_key(uid) for uid in uids]) if uids else []
-        found = []
+        found: list[wire.WorkerRegistration] = []
+        ended: set[str] = set()
         for uid, value in zip(uids, values, strict=True):
             try:
-                if value is not None:
+                if value is None:
+                    ended.add(uid)
+                else:
                     found.append(wire.decode(value, wire.WorkerRegistration))
             except msgspec.DecodeError as error:
                 log.error("the registration of worker %s cannot be read: %s", uid, error)
-        return found
+                ended.add(uid)
+        return found, ended
 
     async def put_worker(self, worker: wire.WorkerRegistration) -> None:
         """Begins its lease, or begins it anew."""
@@ -93,13 +97,17 @@ class RedisLink:
             pipe.zremrangebyscore(wire.WORKERS_KEY, "-inf", now_s - STALE_WORKER_S)
             await pipe.execute()
 
-    async def drop_worker(self, uid: str) -> bool:
-        """Removes a registration; returns whether there was one."""
+    async def put_worker_back(self, worker: wire.WorkerRegistration, left_s: float) -> None:
+        """Lists one that was lost for the rest of its lease, unless it is listed again."""
         async with self._redis.pipeline() as pipe:
-            pipe.delete(wire.worker_key(uid))
-            pipe.zrem(wire.WORKERS_KEY, uid)
-            found = await pipe.execute()
-        return bool(found[0])
+            pipe.set(wire.worker_key(worker.uid), wire.encode(worker), px=max(1, round(left_s * 1000.0)), nx=True)
+            pipe.zadd(wire.WORKERS_KEY, {worker.uid: time.time() + left_s}, nx=True)
+            await pipe.execute()
+
+    async def drop_worker(self, uid: str) -> bool:
+        """Removes a registration; returns whether there was one. Its id stays listed until its lease would be over:
+        what is not listed at all counts as lost, and comes back."""
+        return bool(await self._redis.delete(wire.worker_key(uid)))
 
     async def measured_workers(self) -> wire.AgentState | None:
         """Returns what the ingester measured of workers last; None: nothing recently."""

@@ -3,6 +3,9 @@
 A registration lies in Redis under a lease (`wire.WorkerRegistration`), so that all gateways have it. Each admits a
 worker once its `/health` has answered 200, and looks again every few seconds; while it does not, it gets no requests.
 To the rest of the gateway admitted ones are instances of an agent without a node.
+
+Redis may lose registrations (it was emptied, or restarted from an older state). It then lists neither a lease nor that
+one has ended: each gateway keeps such a worker until the lease that it has seen is over, and registers it anew.
 """
 
 from __future__ import annotations
@@ -36,11 +39,14 @@ MOST_WORKERS = 500
 class WorkerStore(Protocol):
     """Keeps registrations under their leases. Blocks for 2 s at most; raises RedisError or OSError."""
 
-    async def workers(self) -> list[wire.WorkerRegistration]:
-        """Returns those whose lease lasts."""
+    async def workers(self) -> tuple[list[wire.WorkerRegistration], set[str]]:
+        """Returns those whose lease lasts, and the ids of those that have left or whose lease is over."""
 
     async def put_worker(self, worker: wire.WorkerRegistration) -> None:
         """Begins its lease, or begins it anew."""
+
+    async def put_worker_back(self, worker: wire.WorkerRegistration, left_s: float) -> None:
+        """Lists one that was lost for the rest of its lease, unless it is listed again."""
 
     async def drop_worker(self, uid: str) -> bool:
         """Removes a registration; returns whether there was one."""
@@ -54,6 +60,7 @@ class Worker:
     """A registered worker. `answers` None: not asked yet; `said` is why it is out."""
 
     registration: wire.WorkerRegistration
+    until_s: float  # monotonic: then the lease is over, as far as this gateway has seen
     watch: asyncio.Task[None] | None = None
     answers: bool | None = None
     said: str = ""
@@ -91,7 +98,7 @@ class Workers:
         self.fleet = fleet
         if self.store is None:
             return {}
-        self._take_over(await self.store.workers())
+        await self._take_over(self.store, *await self.store.workers())
         ready = [self._instance(worker.registration, fleet) for worker in self._known.values() if worker.answers]
         measured, now_s = await self.store.measured_workers(), time.monotonic()
         if measured is None or now_s - self._measured.note(NO_NODE, measured.at_s, now_s) > MEASURED_S:
@@ -107,18 +114,31 @@ class Workers:
         await asyncio.gather(*watches, return_exceptions=True)
         await self._probe.close()
 
-    def _take_over(self, registrations: Iterable[wire.WorkerRegistration]) -> None:
+    async def _take_over(
+        self, store: WorkerStore, registrations: Iterable[wire.WorkerRegistration], ended: set[str]
+    ) -> None:
+        now_s = time.monotonic()
         listed = {r.uid: r for r in registrations if self._may_be(r)}
-        for uid in set(self._known) - set(listed):
-            watch = self._known.pop(uid).watch
-            if watch is not None:
-                watch.cancel()
+        missing = [worker for uid, worker in self._known.items() if uid not in listed]
+        lost = [w for w in missing if w.registration.uid not in ended and w.until_s > now_s]
+        for worker in missing:
+            if worker not in lost:
+                self._forget(worker)
         for uid, registration in listed.items():
             worker = self._known.get(uid)
             if worker is None:
-                worker = self._known[uid] = Worker(registration)
+                worker = self._known[uid] = Worker(registration, _lease_end_s(registration, now_s))
                 worker.watch = asyncio.get_running_loop().create_task(self._watch(worker), name=f"worker {uid}")
-            worker.registration = registration
+            elif worker.registration != registration:
+                worker.registration, worker.until_s = registration, _lease_end_s(registration, now_s)
+        for worker in lost:
+            log.warning("Redis has lost the worker at %s: it is registered anew", worker.registration.url)
+            await store.put_worker_back(worker.registration, worker.until_s - now_s)
+
+    def _forget(self, worker: Worker) -> None:
+        del self._known[worker.registration.uid]
+        if worker.watch is not None:
+            worker.watch.cancel()
 
     def _may_be(self, registration: wire.WorkerRegistration) -> bool:
         """Every gateway looks for itself: another one may be configured otherwise."""
@@ -153,6 +173,11 @@ class Workers:
                 worker.answers, worker.said = answers, said
                 self.changed()
             await asyncio.sleep(self.probe_period_s)
+
+
+def _lease_end_s(registration: wire.WorkerRegistration, now_s: float) -> float:
+    """Returns when a lease that was seen just now ends (monotonic); a wrong wall clock can make it only shorter."""
+    return now_s + registration.lease_s - max(0.0, time.time() - registration.registered_at_s)
 
 
 def _loaded(instance: wire.InstanceState, measured: wire.InstanceState | None) -> wire.InstanceState:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 import redis
 from django.conf import settings
@@ -87,19 +88,32 @@ async def test_lease_ends_by_itself_unless_it_is_renewed(store: redis.Redis, lin
     short = wire.WorkerRegistration("short", "http://127.0.0.1:2", MODEL, "A100-80GB", 4, 0.2, 0.0)
     await link.put_worker(WORKER)
     await link.put_worker(short)
-    assert {worker.uid for worker in await link.workers()} == {"test-worker", "short"}
+    assert {worker.uid for worker in (await link.workers())[0]} == {"test-worker", "short"}
     await asyncio.sleep(0.15)
     await link.put_worker(short)
     await asyncio.sleep(0.15)
-    assert len(await link.workers()) == 2
+    assert len((await link.workers())[0]) == 2
     await asyncio.sleep(0.15)
-    assert await link.workers() == [WORKER]
+    assert await link.workers() == ([WORKER], {"short"})
     store.zadd(wire.WORKERS_KEY, {"short": time.time() - 100})
     await link.put_worker(WORKER)
     assert store.zrange(wire.WORKERS_KEY, 0, -1) == [b"test-worker"]
     assert await link.drop_worker("test-worker")
     assert not await link.drop_worker("test-worker")
-    assert await link.workers() == []
+    assert await link.workers() == ([], {"test-worker"}), "it has left, and was not lost"
+
+
+async def test_worker_is_put_back_for_the_rest_of_its_lease_unless_it_is_there_again(
+    store: redis.Redis, link: RedisLink
+) -> None:
+    await link.put_worker_back(WORKER, 10.0)
+    assert await link.workers() == ([WORKER], set())
+    assert 9_000 < store.pttl(wire.worker_key("test-worker")) <= 10_000
+    renewed = msgspec.structs.replace(WORKER, registered_at_s=9.0)
+    await link.put_worker(renewed)
+    await link.put_worker_back(WORKER, 10.0)
+    assert await link.workers() == ([renewed], set())
+    assert store.pttl(wire.worker_key("test-worker")) > 10_000
 
 
 async def test_registration_that_cannot_be_read_is_left_out(
@@ -108,7 +122,7 @@ async def test_registration_that_cannot_be_read_is_left_out(
     await link.put_worker(WORKER)
     store.set(wire.worker_key("other"), b"{}")
     store.zadd(wire.WORKERS_KEY, {"other": time.time() + 9})
-    assert await link.workers() == [WORKER]
+    assert await link.workers() == ([WORKER], {"other"})
     assert "other" in caplog.text
     store.delete(wire.worker_key("other"))
 

@@ -43,14 +43,26 @@ class FakeStore:
     fails: bool = False
     measured: wire.AgentState | None = None
 
-    async def workers(self) -> list[wire.WorkerRegistration]:
+    async def workers(self) -> tuple[list[wire.WorkerRegistration], set[str]]:
         self._answer()
-        return [worker for uid, worker in self.kept.items() if self.until_s[uid] > time.monotonic()]
+        now_s = time.monotonic()
+        found = [worker for uid, worker in self.kept.items() if self.until_s[uid] > now_s]
+        return found, set(self.until_s) - {worker.uid for worker in found}
 
     async def put_worker(self, worker: wire.WorkerRegistration) -> None:
         self._answer()
         self.kept[worker.uid] = worker
         self.until_s[worker.uid] = time.monotonic() + worker.lease_s
+
+    async def put_worker_back(self, worker: wire.WorkerRegistration, left_s: float) -> None:
+        self._answer()
+        if worker.uid not in self.kept:
+            self.kept[worker.uid] = worker
+            self.until_s[worker.uid] = time.monotonic() + left_s
+
+    def lose_all(self) -> None:
+        self.kept.clear()
+        self.until_s.clear()
 
     async def drop_worker(self, uid: str) -> bool:
         self._answer()
@@ -202,6 +214,29 @@ async def test_worker_goes_when_it_leaves_and_what_runs_there_ends(api: WorkerBe
     assert (await running)[-1] == "[DONE]"
     status, answer = await api.ask("DELETE", f"/{worker['id']}")
     assert (status, answer["error"]["code"]) == (404, "not_found")
+
+
+async def test_worker_stays_and_is_registered_anew_when_the_store_was_emptied(api: WorkerBench) -> None:
+    _, worker = await api.register(api.bench.engine.url)
+    await until(lambda: api.ready() == 1)
+    watch = next(iter(api.workers.known())).watch
+    lost_at_s = time.monotonic()
+    api.store.lose_all()
+    await until(lambda: worker["id"] in api.store.kept)
+    assert api.store.until_s[worker["id"]] <= lost_at_s + 60, "the rest of its lease, and no new one"
+    assert api.ready() == 1
+    assert next(iter(api.workers.known())).watch is watch, "it has been out in between"
+    await api.ask("DELETE", f"/{worker['id']}")
+    await until(lambda: api.ready() == 0)
+
+
+async def test_worker_goes_when_the_store_was_emptied_and_its_lease_is_over(api: WorkerBench) -> None:
+    await api.register(api.bench.engine.url)
+    await until(lambda: api.ready() == 1)
+    next(iter(api.workers.known())).until_s = time.monotonic()
+    api.store.lose_all()
+    await until(lambda: api.ready() == 0)
+    assert not api.store.kept
 
 
 @pytest.mark.parametrize(
