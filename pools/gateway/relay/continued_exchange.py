@@ -6,15 +6,13 @@ one computes again what is written so far and goes on: nothing that was sent is 
 
 from __future__ import annotations
 
-import time
-
 from ..errors import ApiError, none_ready
 from ..http.client_protocol import ClientConnection
 from ..placing.slot import Slot
 from ..placing.splitter import SplitPlan, Splitter
 from ..requests.call import Call
 from .continuation import BLOCKS, Continuation, ContinuationMeter
-from .exchange import MAX_ATTEMPTS, Context, Exchange, Fate, LastWords
+from .exchange import Context, Exchange, Fate, LastWords
 
 
 class ContinuedExchange(Exchange):
@@ -97,13 +95,15 @@ class ContinuedExchange(Exchange):
                 self._tried.remove(slot.instance.uid)  # it may go on with the rest, should the second one fail
                 continue
             # What an engine says to a part is not for the client: the whole request is asked for elsewhere.
-            silent = self._started or part_only or fate is Fate.CALLED_BACK
+            silent = self._started or part_only or fate in (Fate.CALLED_BACK, Fate.MOVED)
             last_words = None if silent else self._judge(fate)
             if fate in (Fate.TIMEOUT, Fate.CLIENT_STALLED) and last_words is None:
                 last_words = self._judge(fate)
             if last_words is not None:
                 return last_words
-            if self.ending.attempts >= MAX_ATTEMPTS or not self._context.dispatcher.retries.spend(time.monotonic()):
+            if fate is Fate.MOVED:
+                self._moves += 1
+            elif not self._may_try_again():
                 break
         if self._answer is not None and not self._started:
             return self._pass_on(*self._answer)

@@ -61,7 +61,8 @@ class Fate(Enum):
     LOST = auto()
     TIMEOUT = auto()
     CLIENT_STALLED = auto()
-    CALLED_BACK = auto()  # it had not begun: it goes elsewhere, or back to its client
+    CALLED_BACK = auto()  # it had not begun: it goes elsewhere, or back to its client, as if it had not been sent
+    MOVED = auto()  # its instance let it wait: the next attempt is paid for from the retry budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class Exchange:
         "_fate",
         "_gone",
         "_headers",
+        "_moves",
         "_pieces",
         "_size",
         "_slot",
@@ -130,6 +132,7 @@ class Exchange:
         self._gone = False
         self._ended = False
         self._error = ""
+        self._moves = 0  # attempts that count on record, and not towards MAX_ATTEMPTS: nothing has failed
         self._slot: Slot | None = None
         self._squashed_for_s: float | None = None
         self.deadline_s = math.inf
@@ -223,9 +226,7 @@ class Exchange:
             last_words = self._judge(fate)
             if last_words is not None:
                 return last_words
-            if fate is not Fate.CALLED_BACK and (
-                self.ending.attempts >= MAX_ATTEMPTS or not self._context.dispatcher.retries.spend(time.monotonic())
-            ):
+            if fate not in (Fate.CALLED_BACK, Fate.MOVED) and not self._may_try_again():
                 break
             fate = None
         if self._answer is not None:
@@ -233,6 +234,12 @@ class Exchange:
         if self.ending.attempts:
             return self._fail("upstream_error", self._broken_upstream())
         return self._fail("rejected", none_ready(self.call.service.name))
+
+    def _may_try_again(self) -> bool:
+        """Says whether a failed attempt may be followed by another one, and takes that from the retry budget."""
+        if self.ending.attempts - self._moves >= MAX_ATTEMPTS:
+            return False
+        return self._context.dispatcher.retries.spend(time.monotonic())
 
     def _begin(self, slot: Slot) -> None:
         """Begins an attempt at a place that was found."""
@@ -253,6 +260,9 @@ class Exchange:
         if fate is Fate.CALLED_BACK:
             ending.attempts -= 1  # no fault of the request's or the engine's
             return None if self._squashed_for_s is None else self._fail("rejected", squashed(self._squashed_for_s))
+        if fate is Fate.MOVED:
+            self._moves += 1
+            return None
         if fate is Fate.COMPLETE:
             self._answer = self._status, self._headers, b"".join(self._pieces)
             return None
@@ -535,7 +545,8 @@ class Exchange:
             return False
         if not dispatcher.retries.spend(time.monotonic()):
             return False
-        self.call_back()
+        self._error = "the engine sent nothing in time"
+        self._settle(Fate.MOVED)
         return True
 
     def stop(self) -> None:
