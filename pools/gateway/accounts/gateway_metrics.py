@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from pools import wire
 
+from .credible_usage import NOT_CREDIBLE
+
 LATENCY_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 30.0, 60.0, 120.0)
 TOKEN_BOUNDS_S = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
 ROUTING_BOUNDS_S = (25e-6, 50e-6, 100e-6, 200e-6, 300e-6, 500e-6, 1e-3, 5e-3)
@@ -48,6 +50,7 @@ class Metrics:
         self.refusals: dict[int, int] = defaultdict(int)  # HTTP status, of what reached no service
         self.tokens: dict[tuple[str, str], int] = defaultdict(int)  # service, prompt | output
         self.retries = 0
+        self.not_credible = 0
         self.lost: dict[str, int] = defaultdict(int)  # service: admitted though late already
         self.queue_s: dict[str, Histogram] = defaultdict(lambda: Histogram(LATENCY_BOUNDS_S))
         self.ttft_s: dict[str, Histogram] = defaultdict(lambda: Histogram(LATENCY_BOUNDS_S))
@@ -62,6 +65,7 @@ class Metrics:
             self.tokens[row.service, "prompt"] += row.prompt_tokens or 0
             self.tokens[row.service, "output"] += row.output_tokens or 0
         self.retries += row.attempts - 1 if row.attempts > 1 else 0
+        self.not_credible += row.error.startswith(NOT_CREDIBLE)
         self.lost[row.service] += row.lost
         if row.queue_s is not None:
             self.queue_s[row.service].observe(row.queue_s)
@@ -99,6 +103,8 @@ class Metrics:
             page.sample("tokens_total", (("service", service), ("kind", kind)), n)
         page.family("retries_total", "counter", "Attempts beyond the first.")
         page.sample("retries_total", (), self.retries)
+        page.family("usage_not_credible_total", "counter", "Answers whose engine reported token counts that cannot be.")
+        page.sample("usage_not_credible_total", (), self.not_credible)
         page.family("lost_total", "counter", "Requests served although they could not keep their own limits any more.")
         for service, n in sorted(self.lost.items()):
             page.sample("lost_total", (("service", service),), n)

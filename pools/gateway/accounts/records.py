@@ -6,6 +6,7 @@ from pools import wire
 
 from ..requests.call import Call, Ending
 from ..requests.sse import Meter
+from .credible_usage import usage_fault
 
 MAX_ERROR_CHARACTERS = 500
 MAX_REASON_CHARACTERS = 200
@@ -67,8 +68,13 @@ def _traceparent(sent: bytes | None) -> str | None:
 
 
 def counts(call: Call, ending: Ending) -> Counted:
-    """Returns prompt and output tokens and their source: the engine's usage, the chunks seen, or an estimate."""
+    """Returns prompt and output tokens and their source: the engine's usage, the chunks seen, or an estimate.
+
+    Usage that is not credible is left aside, and the ending's `error` says so.
+    """
     usage, meter = ending.usage, ending.meter
+    if usage is not None and (fault := usage_fault(call, usage)):
+        usage, ending.error = None, ending.error or fault
     if usage is not None and usage.prompt_tokens is not None and usage.completion_tokens is not None:
         return usage.prompt_tokens, usage.completion_tokens, "usage"
     if meter is not None and meter.events:

@@ -14,6 +14,8 @@ import msgspec
 from core.units import J_PER_KWH
 
 from ..requests.call import Call, Ending
+from ..requests.sse import Usage
+from .credible_usage import usage_fault
 
 HEADER = b"x-greenserve-energy"
 METHOD = "modelled increment (engine model, PUE included)"
@@ -50,6 +52,6 @@ def _energy_j(call: Call, ending: Ending, output_tokens: int | None) -> float | 
     if choice is None or choice.predicted_energy_j is None or choice.token_energy_j is None:
         return None
     predicted = call.predicted_tokens
-    if output_tokens is None or predicted is None:
+    if output_tokens is None or predicted is None or usage_fault(call, Usage(None, output_tokens)):
         return choice.predicted_energy_j
     return choice.predicted_energy_j + (output_tokens - predicted) * choice.token_energy_j

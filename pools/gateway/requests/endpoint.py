@@ -33,7 +33,7 @@ from .bodies import (
 )
 from .completion_bodies import read_chat, read_completion
 from .responses import ResponsesMeter, error_event, usage_of
-from .sse import SseMeter, Usage
+from .sse import SseMeter, Usage, unreadable
 
 Body = CompletionBody | ChatBody
 
@@ -135,6 +135,8 @@ def _read_embedding(body: bytes) -> Body:
 def _embedding_usage(body: bytes) -> Usage | None:
     try:
         usage = _EMBEDDING_ANSWER.decode(body).usage
+    except msgspec.ValidationError:
+        return unreadable(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return None if usage is None else Usage(usage.prompt_tokens, 0)

@@ -12,7 +12,7 @@ import msgspec
 
 from ..errors import ApiError
 from .answer_model import AnswerModel
-from .sse import SseMeter, Usage
+from .sse import SseMeter, Usage, unreadable
 
 _DELTA = b".delta"
 _FAILED = b"response.failed"
@@ -50,6 +50,8 @@ def usage_of(body: bytes) -> Usage | None:
     """Returns the usage of a whole response; None: it has none, or is no response."""
     try:
         return _usage(_RESPONSE.decode(body))
+    except msgspec.ValidationError:
+        return unreadable(body)
     except _BAD_JSON:
         return None
 
@@ -72,6 +74,8 @@ class ResponsesMeter(SseMeter):
         """Returns the engine's last word on token counts, or None."""
         try:
             return _usage(_EVENT.decode(self._last_usage_event).response) if self._last_usage_event else None
+        except msgspec.ValidationError:
+            return unreadable(self._last_usage_event)
         except _BAD_JSON:
             return None
 

@@ -31,18 +31,34 @@ class Usage(msgspec.Struct):
     completion_tokens: int | None = None
 
 
+UNREADABLE = Usage()  # one that is not of these types
+
+
 class _UsageHolder(msgspec.Struct):
     usage: Usage | None = None
     choices: list[msgspec.Raw] = []
 
 
+class _RoughHolder(msgspec.Struct):
+    choices: list[msgspec.Raw] = []
+
+
 _HOLDER = msgspec.json.Decoder(_UsageHolder)
+_ROUGH = msgspec.json.Decoder(_RoughHolder)
+
+
+def unreadable(json: bytes) -> Usage | None:
+    """Returns the usage of JSON that is of other types than it should be; None: there is none."""
+    return UNREADABLE if _USAGE.search(json) else None
 
 
 def parse_usage(json: bytes) -> tuple[Usage | None, bool]:
-    """Returns the usage that a response or event carries, and whether it carries choices. Garbage has neither."""
+    """Returns the usage that a response or event carries, and whether it carries choices. Garbage counts as a token."""
     try:
-        holder = _HOLDER.decode(json)
+        try:
+            holder = _HOLDER.decode(json)
+        except msgspec.ValidationError:
+            return unreadable(json), bool(_ROUGH.decode(json).choices)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None, True
     return holder.usage, bool(holder.choices)

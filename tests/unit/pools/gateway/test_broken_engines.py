@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from pools.gateway.http import upstream
+from pools.gateway.http.connections import Connections
 from pools.gateway.relay.exchange import Timeouts
 from tests.unit.pools.gateway.conftest import Bench, Start, completion, raw_post, until
 
@@ -199,7 +200,6 @@ async def test_whole_answer_is_passed_on_as_it_is_when_it_makes_no_sense(
         b"data: {\n\n",
         b": comment\n\n",
         b"\n\n",
-        b'data: {"usage":{"prompt_tokens":[]}}\n\n',
         b"x" * 3000,
     ],
 )
@@ -214,6 +214,41 @@ async def test_stream_is_passed_on_as_it_is_when_its_events_make_no_sense(
         assert await response.read() == TOKEN + event + b"data: [DONE]\n\n"
     row = await bench.row()
     assert (row.status, row.attempts) == ("ok", 1)
+
+
+@pytest.mark.parametrize(
+    ("usage", "said"),
+    [
+        (b'{"prompt_tokens":300,"completion_tokens":1000000000000000}', "1000000000000000 output tokens"),
+        (b'{"prompt_tokens":300,"completion_tokens":21}', "21 output tokens, where at most 20 are possible"),
+        (b'{"prompt_tokens":1000000000000000,"completion_tokens":2}', "1000000000000000 prompt tokens"),
+        (b'{"prompt_tokens":300,"completion_tokens":-7}', "-7 output tokens"),
+        (b'{"prompt_tokens":300,"completion_tokens":1%b}' % (b"0" * 400), "tokens, where at most 20"),
+        (b'{"prompt_tokens":300,"completion_tokens":1e15}', "not credible"),
+        (b'{"prompt_tokens":300,"completion_tokens":"2"}', "cannot be read"),
+        (b'{"prompt_tokens":[[[300]]],"completion_tokens":{"is":2}}', "cannot be read"),
+        (b'{"prompt_tokens":NaN,"completion_tokens":2}', ""),  # no JSON: there is no usage
+    ],
+)
+@BOTH
+async def test_usage_that_cannot_be_is_left_aside_and_the_record_says_so(
+    start: Start, broken: Break, stream: bool, usage: bytes, said: str
+) -> None:
+    bench = await start()
+    engine = await broken(bench)
+    body = b'{"choices":[],"usage":%b}' % usage
+    events = chunk(TOKEN) + chunk(TOKEN) + chunk(b"data: %b\n\n" % body) + chunk(b"data: [DONE]\n\n")
+    whole = HEAD + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+    engine.answer, engine.ends = STREAM_HEAD + events + b"0\r\n\r\n" if stream else whole, False
+    async with bench.post(completion(stream=stream, stream_options={"include_usage": True} if stream else None)) as got:
+        assert got.status == 200
+        await got.read()
+    row = await bench.row()
+    counted = (2, "chunks") if stream and said else (3, "chunks") if stream else (None, "estimate")
+    assert (row.status, row.prompt_tokens, (row.output_tokens, row.tokens_source)) == ("ok", 300, counted)
+    assert said in row.error
+    page = bench.server.runtime.metrics_page(0, Connections()).decode()
+    assert f"greenserve_gateway_usage_not_credible_total {int(bool(said))}\n" in page
 
 
 async def test_nobody_gets_anothers_answer_when_an_engine_sends_more_than_one(start: Start, broken: Break) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pools.gateway.errors import ApiError
 from pools.gateway.requests.endpoint import EMBEDDINGS, RESPONSES
 from pools.gateway.requests.responses import ResponsesMeter, usage_of
-from pools.gateway.requests.sse import Usage
+from pools.gateway.requests.sse import UNREADABLE, Usage
 from tests.fakes.fleet import ENGINE_MODEL, MODEL, SECRET
 from tests.unit.pools.gateway.conftest import Bench, Start, until
 
@@ -231,10 +231,18 @@ def test_chat_is_embedded_when_the_body_has_messages() -> None:
     assert body.model == "m"
 
 
-@pytest.mark.parametrize("raw", [b"{", b"[]", b'{"usage":{"input_tokens":"many","prompt_tokens":"many"}}', b"\xff"])
-def test_usage_is_unknown_when_a_body_is_garbage(raw: bytes) -> None:
-    assert usage_of(raw) is None
-    assert EMBEDDINGS.usage_of(raw) is None
+@pytest.mark.parametrize(
+    ("raw", "found"),
+    [
+        (b"{", None),
+        (b"[]", None),
+        (b'{"usage":{"input_tokens":"many","prompt_tokens":"many"}}', UNREADABLE),
+        (b"\xff", None),
+    ],
+)
+def test_usage_is_unknown_when_a_body_is_garbage(raw: bytes, found: Usage | None) -> None:
+    assert usage_of(raw) is found
+    assert EMBEDDINGS.usage_of(raw) is found
 
 
 def event(name: str, **fields: Any) -> bytes:

@@ -8,7 +8,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pools.gateway.requests.sse import SseMeter, parse_usage
+from pools.gateway.requests.sse import UNREADABLE, SseMeter, parse_usage
 
 USAGE = b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3}}'
 DONE = b"data: [DONE]"
@@ -80,6 +80,8 @@ def test_bytes_are_relayed_when_they_are_no_events() -> None:
     assert meter.usage() is None
 
 
-def test_usage_is_none_when_it_cannot_be_read() -> None:
-    assert parse_usage(b'{"usage":{"prompt_tokens":"many"}}') == (None, True)
+def test_usage_that_cannot_be_read_is_distinguished_from_none() -> None:
+    found, has_choices = parse_usage(b'{"usage":{"prompt_tokens":"many"}}')
+    assert found is UNREADABLE
+    assert not has_choices
     assert parse_usage(b"\xff") == (None, True)
