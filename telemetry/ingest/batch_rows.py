@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from core.bounds import Bound
 from pools import wire
 from telemetry.ingest.agent_batches import numbers
 from telemetry.models import DeadRow, RequestRecord
@@ -25,6 +26,7 @@ Kind = DeadRow.DeadKind
 
 DAY_S = 86_400
 MAX_EARLY_S = 3_600.0
+TOKENS = Bound(0.0, 1e9)  # of one request
 STATUSES = set(RequestRecord.Status.values)
 
 
@@ -70,7 +72,9 @@ def _requests(data: bytes) -> tuple[Body, list[SetAside]]:
         aside: list[SetAside] = []
     except msgspec.ValidationError:
         batch, aside = _one_by_one(msgspec.json.decode(data, type=_RoughBatch))
-    wrong = [_wrong(row) for row in batch.rows]
+    rows = [_credible(row) for row in batch.rows]
+    batch = msgspec.structs.replace(batch, rows=rows)
+    wrong = [_wrong(row) for row in rows]
     if not any(wrong):
         return batch, aside
     bad = np.array([bool(why) for why in wrong])
@@ -86,6 +90,24 @@ def _one_by_one(rough: _RoughBatch) -> tuple[wire.RequestBatch, list[SetAside]]:
             body = msgspec.json.encode(msgspec.structs.replace(rough, rows=[raw]))
             aside.append(SetAside(Kind.REQUEST, rough.gateway, 1, str(error), body))
     return wire.RequestBatch(rough.gateway, rough.boot, rough.seq, rows), aside
+
+
+def _credible(row: wire.RequestRow) -> wire.RequestRow:
+    """Returns the row; one whose token counts cannot be without them, and with the reason as its error."""
+    fault = next(
+        (
+            f"{count} {what}"
+            for what, count in (("prompt tokens", row.prompt_tokens), ("output tokens", row.output_tokens))
+            if count is not None and not TOKENS.least <= count <= TOKENS.most
+        ),
+        "",
+    )
+    if not fault:
+        return row
+    error = row.error or f"the token counts are not credible: {fault}"
+    return msgspec.structs.replace(
+        row, prompt_tokens=None, output_tokens=None, timely_tokens=None, tokens_source=None, error=error
+    )
 
 
 def _wrong(row: wire.RequestRow) -> str:

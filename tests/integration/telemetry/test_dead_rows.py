@@ -64,10 +64,10 @@ def test_44_records_are_stored_and_one_set_aside_when_one_of_45_is_of_the_future
     ("bad", "why"),
     [
         ({"request_id": "a\0b"}, "not text"),
-        ({"prompt_tokens": 2**40}, "out of range"),
-        ({"prompt_tokens": 2**70}, "out of range"),
+        ({"max_tokens": 2**40}, "out of range"),
+        ({"max_tokens": 2**70}, "out of range"),
         ({"status": 7}, "status"),
-        ({"prompt_tokens": -1}, "check constraint"),
+        ({"attempts": -1}, "check constraint"),
     ],
     ids=["nul", "too large", "beyond 64 bits", "wrong type", "below zero"],
 )
@@ -81,6 +81,27 @@ def test_one_row_that_cannot_be_stored_takes_no_other_with_it(ingester, redis_cl
     drain(ingester)
     assert set(RequestRecord.objects.values_list("request_id", flat=True)) == {"r0", "r2"}
     assert re.search(why, DeadRow.objects.get().why)
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({"output_tokens": 10**15}, "1000000000000000 output tokens"),
+        ({"prompt_tokens": 10**30}, f"{10**30} prompt tokens"),
+        ({"output_tokens": -7}, "-7 output tokens"),
+    ],
+)
+def test_record_is_stored_without_token_counts_that_cannot_be(ingester, redis_client, counts, said):
+    rows = [msgspec.to_builtins(request_row(time.time(), request_id=f"r{n}")) for n in range(32)]
+    rows[3] |= counts
+    body = json.dumps({"gateway": "gateway", "boot": "b", "seq": 1, "rows": rows}).encode()
+    redis_client.xadd(wire.REQUEST_STREAM, {"b": body})
+    drain(ingester)
+    assert (RequestRecord.objects.count(), DeadRow.objects.count()) == (32, 0)
+    found = RequestRecord.objects.get(request_id="r3")
+    assert (found.prompt_tokens, found.output_tokens, found.timely_tokens, found.tokens_source) == (None,) * 4
+    assert found.error == f"the token counts are not credible: {said}"
+    assert RequestRecord.objects.get(request_id="r4").error == ""
 
 
 def test_samples_of_a_wrong_clock_are_set_aside_and_the_others_of_the_batch_stored(ingester, redis_client):

@@ -221,8 +221,8 @@ BAD = [
     (wire.REQUEST_STREAM, wire.encode(wire.RequestBatch("g", "b", 1, [request_row(status="fine")])), "unknown status"),
     (wire.REQUEST_STREAM, wire.encode(wire.RequestBatch("g", "b", 1, [request_row(request_id="")])), "request id"),
     (wire.REQUEST_STREAM, wire.encode(wire.RequestBatch("g", "b", 1, [request_row(instance_uid="x")])), "not a uid"),
-    (wire.REQUEST_STREAM, wire.encode(wire.RequestBatch("g", "b", 1, [request_row(prompt_tokens=-1)])), "check"),
-    (wire.REQUEST_STREAM, wire.encode(wire.RequestBatch("g", "b", 1, [request_row(prompt_tokens=2**40)])), "range"),
+    (wire.REQUEST_STREAM, wire.encode(wire.RequestBatch("g", "b", 1, [request_row(attempts=-1)])), "check"),
+    (wire.REQUEST_STREAM, wire.encode(wire.RequestBatch("g", "b", 1, [request_row(max_tokens=2**40)])), "range"),
 ]
 
 
