@@ -28,6 +28,7 @@ from scheduler.operations import records
 from scheduler.operations.configure import changes
 
 ARMS = ("A", "B")
+LONGEST_WHY = 300
 SWAPPED = {"A": "B", "B": "A"}
 OPEN = (TrialState.PLANNED, TrialState.RUNNING)
 
@@ -146,7 +147,9 @@ def _turn(pk: int, now: datetime) -> int:
         _begin(trial)
     for block in due:
         service = next(one for one in services if one.pk == block.service_id)
-        _switch(Actor(), service, *_arm(trial, block.arm))
+        if fault := _switch(Actor(), service, *_arm(trial, block.arm)):
+            why = f"{service} cannot have policy {block.arm}: {fault}"
+            return _end(Actor(), trial, TrialState.CANCELLED, why, services)
         block.switched_at = now
         block.save(update_fields=["switched_at"])
         after = {"block": block.index + 1, "arm": block.arm, "policy": service.policy, "knobs": service.knobs}
@@ -193,18 +196,30 @@ def _check(service: Service, field: str, policy: str, knobs: dict[str, object]) 
         raise ValidationError({field: " ".join(error.messages)}) from None
 
 
-def _switch(actor: Actor, service: Service, policy: str, knobs: dict[str, object]) -> None:
+def _switch(actor: Actor, service: Service, policy: str, knobs: dict[str, object]) -> str:
+    """Gives a service a policy. Returns why it cannot have it, and then it keeps its own; empty: it has it."""
     service.policy, service.knobs = policy, dict(knobs)
-    changes.update(actor, service)
+    try:
+        with transaction.atomic():
+            changes.update(actor, service)
+    except ValidationError as error:
+        service.refresh_from_db(fields=["policy", "knobs"])
+        return " ".join(error.messages)
+    return ""
 
 
 def _end(actor: Actor, trial: Trial, state: TrialState, why: str, back: Collection[Service]) -> int:
-    """Ends a trial. Returns how many services have their policy of before again: those of `back`, if it had begun."""
+    """Ends a trial. Returns how many services have their policy of before again: those of `back`, if it had begun.
+
+    One that cannot have it any more keeps what it has, and `ended_why` says so.
+    """
     before, restored = audit.values(trial), 0
     for service in back if trial.state == TrialState.RUNNING else ():
-        _switch(Actor(), service, *trial.former_of(service))
-        restored += 1
-    trial.state, trial.ended_why = state, why
+        if fault := _switch(Actor(), service, *trial.former_of(service)):
+            why = f"{why} {service} cannot have its policy of before: {fault}".strip()
+        else:
+            restored += 1
+    trial.state, trial.ended_why = state, why[:LONGEST_WHY]
     trial.save(update_fields=["state", "ended_why"])
     audit.record(actor, str(state), trial, before, audit.values(trial))
     return restored
