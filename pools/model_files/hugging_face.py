@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 from core.engine.model_config import BadConfig, shape_of_config
 from core.engine.model_shape import ModelParams
@@ -18,6 +19,8 @@ HUB = "https://huggingface.co"
 _NAME, _TOKENIZER = "config.json", "tokenizer.json"
 _CACHE_DTYPE = "--kv-cache-dtype"
 _HUB_TIMEOUT_S = 10.0
+_HOSTS, _HOSTS_UNDER = ("huggingface.co",), (".huggingface.co", ".hf.co")  # these keep its files
+_MOST_REDIRECTS = 5
 MOST_BYTES = 1_000_000
 MOST_KEY = 200  # characters, of which today's models need some ninety
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
@@ -118,15 +121,37 @@ def _download(address: str) -> bytes:
     import httpx2
 
     found, until_s = b"", time.monotonic() + _HUB_TIMEOUT_S
-    with httpx2.stream("GET", address, timeout=_HUB_TIMEOUT_S, follow_redirects=True) as answer:
-        answer.raise_for_status()
-        for part in answer.iter_bytes():
-            found += part
-            if len(found) > MOST_BYTES:
-                break
-            if time.monotonic() > until_s:
-                raise httpx2.ReadTimeout(f"not all of it came within {_HUB_TIMEOUT_S:g} s")
-    return found
+    for _ in range(_MOST_REDIRECTS + 1):
+        with httpx2.stream("GET", address, timeout=_HUB_TIMEOUT_S, follow_redirects=False) as answer:
+            if answer.has_redirect_location:
+                address = _followed(address, answer.headers["location"])
+                continue
+            answer.raise_for_status()
+            for part in answer.iter_bytes():
+                found += part
+                if len(found) > MOST_BYTES:
+                    break
+                if time.monotonic() > until_s:
+                    raise httpx2.ReadTimeout(f"not all of it came within {_HUB_TIMEOUT_S:g} s")
+        return found
+    raise httpx2.TooManyRedirects(f"more than {_MOST_REDIRECTS} redirects")
+
+
+def _followed(address: str, location: str) -> str:
+    """Returns where a redirect leads, if that is the hub itself or where it keeps files. Raises httpx2.HTTPError."""
+    import httpx2
+
+    host = location
+    try:
+        found = urljoin(address, location)
+        parts = urlsplit(found)
+        host = parts.hostname or ""
+        own = host in _HOSTS or host.endswith(_HOSTS_UNDER)
+        if parts.scheme == "https" and parts.port in (None, 443) and own:
+            return found
+    except ValueError:
+        pass
+    raise httpx2.HTTPError(f"it redirects to {host[:100]!r}, which is no host of the hub over https")
 
 
 def _with_defaults(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,12 +39,16 @@ Params = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of one call. `retry_s` is the first wait before another try; it doubles."""
+    """The bounds of one call. `retry_s` is the first wait before another try; it doubles.
+
+    `turn_bytes` is for all answers that a client reads: a feed has a client of its own for each turn.
+    """
 
     connect_s: float = 5.0
     read_s: float = 10.0
     total_s: float = 20.0
     body_bytes: int = 16 << 20
+    turn_bytes: int = 64 << 20
     tries: int = 3
     retry_s: float = 0.5
 
@@ -98,6 +102,7 @@ class HttpClient:
 
     def __init__(self, provider: str, host: str, outside: Outside, base_url: object = None, gap_s: float = 0.0) -> None:
         self.provider, self._outside, self._gap_s = provider, outside, gap_s
+        self._left_bytes = outside.bounds.turn_bytes
         self.base_url = self._checked(f"https://{host}" if base_url is None else base_url, host)
         self._known = list(outside.secrets.values())
 
@@ -177,8 +182,14 @@ class HttpClient:
             body = bytearray()
             async for chunk in reply.content.iter_chunked(64 << 10):
                 body += chunk
+                self._left_bytes -= len(chunk)
                 if len(body) > bounds.body_bytes:
                     raise PermanentError(f"{self.provider}: {path}: an answer above {bounds.body_bytes} bytes is cut")
+                if self._left_bytes < 0:
+                    raise PermanentError(
+                        f"{self.provider}: {path}: the answers of one turn of the feed have more than "
+                        f"{bounds.turn_bytes} bytes together, and the last is cut: check its zone and base_url"
+                    )
             return reply.status, dict(reply.headers), bytes(body)
 
     def _refuse(self, status: int, path: str, headers: Mapping[str, str], body: bytes) -> NoReturn:

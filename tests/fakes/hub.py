@@ -42,6 +42,7 @@ MOE: dict[str, Any] = {
 class Hub:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answer: httpx2.Response | Exception = httpx2.Response(200, json=LLAMA)
+        self.redirects: list[str] = []  # that come before the answer
         self.asked: list[str] = []
         monkeypatch.setattr(httpx2, "stream", self.stream)
 
@@ -49,7 +50,11 @@ class Hub:
     def stream(self, method: str, address: str, *, timeout: float, follow_redirects: bool) -> Iterator[httpx2.Response]:
         assert method == "GET"
         assert timeout <= 10.0
+        assert not follow_redirects, "where each leads is looked at"
         self.asked.append(address)
+        if self.redirects:
+            yield httpx2.Response(307, headers={"location": self.redirects.pop(0)})
+            return
         if isinstance(self.answer, Exception):
             raise self.answer
         self.answer.request = httpx2.Request("GET", address)

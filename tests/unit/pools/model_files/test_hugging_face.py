@@ -191,6 +191,44 @@ def test_answer_of_the_hub_is_read_no_further_than_a_configuration_may_go(monkey
         fetch("acme/model")
 
 
+def test_redirects_are_followed_within_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(monkeypatch)
+    hub.redirects = ["/api/resolve-cache/models/acme/model/config.json", "https://cas-bridge.xethub.hf.co/x?y=1"]
+    assert fetch("acme/model") == LLAMA
+    assert hub.asked[1:] == [
+        "https://huggingface.co/api/resolve-cache/models/acme/model/config.json",
+        "https://cas-bridge.xethub.hf.co/x?y=1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://169.254.169.254/latest/meta-data",
+        "http://huggingface.co/x",
+        "https://huggingface.co:8443/x",
+        "https://huggingface.co.evil.example/x",
+        "https://evilhf.co/x",
+        "https://[::1/x",
+        "//10.0.0.1/x",
+        "file:///etc/passwd",
+    ],
+)
+def test_redirect_that_leads_out_of_the_hub_is_refused(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    hub = Hub(monkeypatch)
+    hub.redirects = [address]
+    with pytest.raises(BadConfig, match="no host of the hub over https"):
+        fetch("acme/model")
+    assert len(hub.asked) == 1
+
+
+def test_circle_of_redirects_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(monkeypatch)
+    hub.redirects = ["/x"] * 9
+    with pytest.raises(BadConfig, match="more than 5 redirects"):
+        fetch("acme/model")
+
+
 @pytest.mark.parametrize("text", ['{"hidden_size": NaN}', '{"hidden_size": Infinity}', "[" * 100_000])
 def test_file_is_refused_when_databases_would_refuse_it(text: str) -> None:
     with pytest.raises(BadConfig, match="not JSON"):

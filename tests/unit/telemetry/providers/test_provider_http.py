@@ -61,6 +61,16 @@ def test_error_says_what_to_do_when_the_answer_is_none(client, web, answer, kind
     assert words in str(caught.value)
 
 
+def test_all_answers_of_a_turn_are_bounded_together(web, outside):
+    web.routes["/x"] = Answer("x" * 600_000)
+    bounds = replace(outside.bounds, body_bytes=1 << 20, turn_bytes=1 << 20)
+    client = HttpClient("eia", "api.eia.gov", replace(outside, bounds=bounds), web.url)
+    assert len(client.get("/x")) == 600_000
+    with pytest.raises(PermanentError, match="answers of one turn of the feed have more than 1048576 bytes together"):
+        client.get("/x")
+    assert len(HttpClient("eia", "api.eia.gov", replace(outside, bounds=bounds), web.url).get("/x")) == 600_000
+
+
 @pytest.mark.parametrize(
     ("header", "least_s", "most_s"),
     [
