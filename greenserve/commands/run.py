@@ -16,7 +16,7 @@ import click
 from greenserve import env
 from greenserve.cli import fail
 from greenserve.process import tail
-from greenserve.supervision import preflight
+from greenserve.supervision import disk_room, preflight
 from greenserve.supervision.preflight import Lock, Refusal
 
 DETACH_WITHIN_S = 420.0
@@ -109,7 +109,10 @@ def down() -> None:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def status(as_json: bool) -> None:
-    """Show which processes run, their restarts and logs. Exit status 1 when nothing runs."""
+    """Show which processes run, their restarts and logs, and disks that take nothing.
+
+    Exit status 1 when nothing runs, or a disk of the product's folders is full or read-only.
+    """
     config = env.read()
     pid = Lock.of(config.var_dir).holder()
     found = {
@@ -118,6 +121,7 @@ def status(as_json: bool) -> None:
         "state": preflight.read_state(config.var_dir).get("state") if pid else "stopped",
         **summary(config),
         "processes": _process_table(config.var_dir) if pid else [],
+        "disk_faults": disk_room.faults(config),
     }
     if as_json:
         click.echo(json.dumps(found, indent=2))
@@ -125,7 +129,10 @@ def status(as_json: bool) -> None:
         click.echo(f"Nothing runs for {config.var_dir}. `greenserve up` starts it.")
     else:
         _print_status(found)
-    if pid is None:
+    if not as_json:
+        for fault in found["disk_faults"]:
+            click.secho(fault, fg="red")
+    if pid is None or found["disk_faults"]:
         raise SystemExit(1)
 
 

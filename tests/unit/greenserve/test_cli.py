@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from click.testing import CliRunner, Result
 
 from greenserve import env
 from greenserve.cli import COMMANDS, cli
+from greenserve.supervision import disk_room
+from greenserve.supervision.preflight import Lock
 
 
 @pytest.fixture
@@ -48,6 +51,42 @@ def test_status_says_stopped_when_nothing_runs(run) -> None:  # type: ignore[no-
     assert found["processes"] == []
     assert found["gateway"].endswith("/v1")
     assert "greenserve up" in run("status").output
+
+
+def test_status_names_a_full_disk_and_fails_when_something_runs(  # type: ignore[no-untyped-def]
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = tmp_path / "var" / "spool"
+    spool.mkdir(parents=True)
+    monkeypatch.setattr(Lock, "holder", lambda self: 4711)
+    real, full = os.statvfs, list(os.statvfs(spool))
+    assert run("status").exit_code == 0
+    full[4] = 0  # f_bavail
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(full))
+    shown = run("status")
+    assert shown.exit_code == 1
+    (line,) = [line for line in shown.output.splitlines() if line.startswith("The disk of")]
+    assert str(spool) in line
+    assert line.endswith("is full, with 0 MB free: make room there")
+    as_json = run("status", "--json")
+    assert (as_json.exit_code, json.loads(as_json.output)["disk_faults"]) == (1, [line])
+    read_only = list(real(spool))
+    read_only[8] |= os.ST_RDONLY  # f_flag
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(read_only))
+    assert "is read-only: mount it for writing" in run("status").output
+
+
+def test_small_disk_is_full_by_its_share_and_not_by_its_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    room = list(os.statvfs(tmp_path))
+    room[1], room[2] = 4096, 8192  # f_frsize, f_blocks: 32 MiB
+
+    def fault(free: float) -> str:
+        room[4] = int(free * room[2])
+        monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(room))
+        return disk_room._fault(tmp_path)
+
+    assert fault(0.9) == fault(0.04) == ""
+    assert "is full" in fault(0.02)
 
 
 def test_down_is_content_when_nothing_runs(run) -> None:  # type: ignore[no-untyped-def]
