@@ -213,9 +213,15 @@ class HostMeter(Protocol):
     def close(self) -> None: ...
 
 
+# Clocks that nobody renews are to be back within 10 s: 1 s of it is for seeing that a lease is over, and for the driver.
+# Agents renew each second, so that a healthy one may miss eight renewals.
+LONGEST_LEASE_S = 9.0
+
+
 class FrequencyActuator(Protocol):
     """Holds SM clocks below the top under a lease: unless renewed within `lease_s` the clock returns to its default.
 
+    A lease longer than LONGEST_LEASE_S is cut to it.
     Blocks for at most its time-out; raises AdapterError.
     """
 

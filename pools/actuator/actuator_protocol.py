@@ -13,7 +13,6 @@ import msgspec
 DEFAULT_SOCKET = Path("/run/greenserve/actuator.sock")
 DEFAULT_STATE = Path("/run/greenserve/actuator.json")
 MESSAGE_BYTES = 16384
-LONGEST_LEASE_S = 9.0  # a longer one is cut to this, so that a hung agent's clock is back within 10 s
 
 
 class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="lock"):

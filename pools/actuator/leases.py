@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from core.ports import AdapterError, PermanentError, RetryableError
+from core.ports import LONGEST_LEASE_S, AdapterError, PermanentError, RetryableError
 
-from .actuator_protocol import LONGEST_LEASE_S, ClockLease
+from .actuator_protocol import ClockLease
 from .nvml_clocks import ClockSetter
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from core.engine.engine_model import EngineModel, UnknownConfiguration
 from core.engine.overheads import Overheads
-from core.ports import EngineLimits, GpuReading, InstanceSpec, InstanceStatus
+from core.ports import LONGEST_LEASE_S, EngineLimits, GpuReading, InstanceSpec, InstanceStatus
 
 from .engine.engine_transitions import Durations
 from .engine.side_channel import KvLinks, KvNetwork
@@ -78,7 +78,7 @@ class SimNode:
         self.advance()
         now_s = time.monotonic()
         for gpu in gpus:
-            gpu.lock(mhz, now_s + lease_s, now_s)
+            gpu.lock(mhz, now_s + min(lease_s, LONGEST_LEASE_S), now_s)
 
     def reset_clock(self, uuids: Sequence[str]) -> None:
         gpus = self._gpus(uuids)

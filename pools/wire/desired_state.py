@@ -5,7 +5,7 @@ from __future__ import annotations
 from core.engine.engine_launch import EngineLaunch
 from core.engine.gpu_types import GpuType
 from core.engine.profiles import Profile
-from core.ports import EngineLimits, EngineOptions
+from core.ports import LONGEST_LEASE_S, EngineLimits, EngineOptions
 from pools.wire.measured_engines import MeasuredEngine
 from pools.wire.message_codec import Message
 
@@ -52,7 +52,7 @@ class ClockPolicy(Message, frozen=True):
     period_s: float = 1.0
     increase: float = 2.0
     decrease_mhz: float = 100.0
-    lease_s: float = 10.0
+    lease_s: float = LONGEST_LEASE_S
     paused: bool = False
     predictor_error: float = 0.3
     sample_s: float = 0.5

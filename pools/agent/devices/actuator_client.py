@@ -18,7 +18,7 @@ TIMEOUT_S = 1.0
 class SocketFrequencyActuator:
     """`ports.FrequencyActuator`. Not thread-safe. Leases last as long as its connection, so it keeps one.
 
-    The actuator cuts leases to `LONGEST_LEASE_S`; the agent renews each second.
+    The agent renews each second.
     """
 
     def __init__(self, path: Path, timeout_s: float = TIMEOUT_S) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from core.ports import PermanentError, RetryableError
-from pools.actuator.actuator_protocol import LONGEST_LEASE_S
+from core.ports import LONGEST_LEASE_S, PermanentError, RetryableError
 from pools.actuator.leases import AGAIN_S, Journal, Leases
 
 AGENT, OTHER = (1, 100), (2, 200)  # connection and process

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.engine.engine_model import gpu
+from core.ports import LONGEST_LEASE_S
+from pools.simnode import node as node_module
+from pools.simnode.__main__ import _HOUSEKEEPING_S as HOUSEKEEPING_S
 from pools.simnode.gpus import CounterFileError, GpuBank, SimGpu, parse_gpu_group
+from pools.simnode.node import SimNode
+from pools.wire import ClockPolicy
 
 
 def a100() -> SimGpu:
@@ -57,6 +62,24 @@ def test_clock_returns_to_the_top_when_its_lease_lapses() -> None:
     device.lapse(12.0)
     assert device.clock_mhz == gpu("A100-80GB").f_max
     assert changes == [0.0, 12.0]
+
+
+@pytest.mark.parametrize("asked_s", [ClockPolicy().lease_s, 3600.0])
+def test_clocks_of_a_node_are_back_within_ten_seconds_when_its_agent_is_frozen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_s: float
+) -> None:
+    """The agent has just renewed; the node looks at its leases each housekeeping period, at the latest."""
+    now_s = 100.0
+    monkeypatch.setattr(node_module.time, "monotonic", lambda: now_s)
+    bank = GpuBank("n", [("A100-80GB", 1)], tmp_path / "n.json", now_s)
+    node = SimNode(bank, 1.0)
+    node.lock_clock(["SIM-n-0"], 600.0, asked_s)
+    now_s += LONGEST_LEASE_S - 0.1
+    node.advance()
+    assert bank.gpus["SIM-n-0"].clock_mhz == 600.0, "a healthy agent may miss renewals"
+    now_s = 110.0 - HOUSEKEEPING_S
+    node.advance()
+    assert bank.gpus["SIM-n-0"].clock_mhz == gpu("A100-80GB").f_max
 
 
 def test_counters_go_on_when_the_node_starts_again(tmp_path: Path) -> None:
