@@ -213,7 +213,7 @@ class HostMeter(Protocol):
     def close(self) -> None: ...
 
 
-# Clocks that nobody renews are to be back within 10 s: 1 s of it is for seeing that a lease is over, and for the driver.
+# Clocks that nobody renews are to be back within 10 s: 1 s is for seeing that a lease is over, and for the driver.
 # Agents renew each second, so that a healthy one may miss eight renewals.
 LONGEST_LEASE_S = 9.0
 

@@ -10,6 +10,7 @@ from celery import shared_task
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
+from django.utils.module_loading import import_string
 
 from pools import agent_states
 from pools.models import Node
@@ -19,7 +20,7 @@ from telemetry.alerts import notices as alert_notices
 from telemetry.calibration import residual_rows
 from telemetry.carbon import feeds
 from telemetry.forecasts import carbon_forecasts, load_forecasts
-from telemetry.ingest import dead_rows, sample_rollups
+from telemetry.ingest import dead_rows, replaying, sample_rollups
 from telemetry.ledger import host_posting, posting, settlement
 from telemetry.models import DemandSketch, IngestedBatches
 from telemetry.models.demand import KEPT_S
@@ -109,6 +110,13 @@ def keep_partitions() -> list[str]:
     feeds.forget(now - timedelta(days=settings.GREENSERVE_FORECAST_RETENTION_DAYS))
     dropped = time_partitions.keep(settings.GREENSERVE_SAMPLE_RETENTION_DAYS, now)
     return dropped + sample_rollups.drop_old(settings.GREENSERVE_MINUTE_RETENTION_DAYS, now)
+
+
+@shared_task
+def replay_dead_rows() -> int:
+    """Stores rows that were ahead of the clock and whose time has come."""
+    sink = import_string(settings.GREENSERVE_CLOCK_DECISION_SINK)
+    return len(replaying.replay_due(timezone.now(), sink))
 
 
 @shared_task(acks_late=False)

@@ -29,7 +29,10 @@ def dead() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @database()
 def list_(last: int, as_json: bool) -> None:
-    """List what was set aside, the newest first: number, time, source, kind, rows and reason."""
+    """List what was set aside, the newest first: number, time, source, kind, rows and reason.
+
+    What is only ahead of the clock is stored by itself at the time that is shown.
+    """
     from telemetry.models import DeadRow
 
     rows, count = list(DeadRow.objects.order_by("-pk").defer("body")[:last]), DeadRow.objects.count()
@@ -38,7 +41,8 @@ def list_(last: int, as_json: bool) -> None:
         return
     for row in rows:
         found = _values(row)
-        click.echo("  ".join(str(found[name]) for name in ("id", "received_at", "source", "kind", "rows", "why")))
+        shown = "  ".join(str(found[name]) for name in ("id", "received_at", "source", "kind", "rows", "why"))
+        click.echo(shown if found["due_at"] is None else f"{shown}  tried again at {found['due_at']}")
     click.echo(f"{count} set aside in all." if count else "Nothing is set aside.")
 
 
@@ -85,4 +89,5 @@ def _values(row: DeadRow) -> dict[str, Any]:
         "kind": row.kind,
         "rows": row.rows,
         "why": row.why,
+        "due_at": None if row.due_at is None else row.due_at.isoformat(timespec="seconds"),
     }

@@ -26,19 +26,24 @@ Kind = DeadRow.DeadKind
 
 DAY_S = 86_400
 MAX_EARLY_S = 3_600.0
+KEPT_S = 14 * DAY_S  # of what is set aside
 TOKENS = Bound(0.0, 1e9)  # of one request
 STATUSES = set(RequestRecord.Status.values)
 
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """Rows that cannot be stored. `body`: a message with these rows alone, or the whole message as it came."""
+    """Rows that cannot be stored. `body`: a message with these rows alone, or the whole message as it came.
+
+    `due_s`: the Unix time at which rows that are only ahead of the clock can be stored; None: they are not.
+    """
 
     kind: DeadRow.DeadKind
     source: str
     rows: int
     why: str
     body: bytes
+    due_s: float | None = None
 
 
 class _RoughBatch(wire.Message, frozen=True):
@@ -78,7 +83,8 @@ def _requests(data: bytes) -> tuple[Body, list[SetAside]]:
     if not any(wrong):
         return batch, aside
     bad = np.array([bool(why) for why in wrong])
-    return pick(batch, ~bad), aside + _asides(batch, bad, list(compress(wrong, bad)))
+    whys = list(compress(wrong, bad))
+    return pick(batch, ~bad), aside + _asides(batch, bad, whys, [None] * len(whys))
 
 
 def _one_by_one(rough: _RoughBatch) -> tuple[wire.RequestBatch, list[SetAside]]:
@@ -152,25 +158,29 @@ def without_strange_times(body: Body, now_s: float, days: int) -> tuple[Body, li
         f"time {at!r} is {_distance(at - now_s)}, not of the last {days} days: is a clock wrong?"
         for at in at_s[bad].tolist()
     ]
-    return pick(body, ~bad), _asides(body, bad, whys)
+    early = np.where(at_s >= now_s, at_s, np.inf)
+    due_s = [at if at < now_s + KEPT_S else None for at in early[bad].tolist()]
+    return pick(body, ~bad), _asides(body, bad, whys, due_s)
 
 
 def _distance(ahead_s: float) -> str:
     return f"{ahead_s:.0f} s ahead" if ahead_s > 0.0 else f"{-ahead_s:.0f} s ago"
 
 
-def _asides(body: Body, bad: Mask, whys: Sequence[str]) -> list[SetAside]:
+def _asides(body: Body, bad: Mask, whys: Sequence[str], due_s: Sequence[float | None]) -> list[SetAside]:
     """Sets request records aside one by one, and samples of a batch together, with what is wrong with the first."""
     if isinstance(body, wire.AgentBatch):
-        return [aside(pick(body, bad), whys[0])]
+        known = [at for at in due_s if at is not None]
+        return [aside(pick(body, bad), whys[0], max(known) if len(known) == len(due_s) else None)]
     places = np.arange(len(bad))
-    return [aside(pick(body, places == n), why) for n, why in zip(np.flatnonzero(bad), whys, strict=True)]
+    found = zip(np.flatnonzero(bad), whys, due_s, strict=True)
+    return [aside(pick(body, places == n), why, due) for n, why, due in found]
 
 
-def aside(body: Body, why: str) -> SetAside:
+def aside(body: Body, why: str, due_s: float | None = None) -> SetAside:
     """Sets all rows of a message aside."""
-    agent = isinstance(body, wire.AgentBatch)
-    return SetAside(Kind.SAMPLES if agent else Kind.REQUEST, source(body), count(body), why, wire.encode(body))
+    kind = Kind.SAMPLES if isinstance(body, wire.AgentBatch) else Kind.REQUEST
+    return SetAside(kind, source(body), count(body), why, wire.encode(body), due_s)
 
 
 def source(body: Body) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.db.models import Max
 
+from telemetry.ingest import batch_rows
 from telemetry.ingest.batch_rows import SetAside
 from telemetry.models import DeadRow
 
 log = logging.getLogger(__name__)
 
 KEPT = 20_000  # of the table's rows; a node whose clock is wrong makes one a second
-KEPT_FOR = timedelta(days=14)
+KEPT_FOR = timedelta(seconds=batch_rows.KEPT_S)
 
 
 def keep(stream: str, entry_id: str, aside: Sequence[SetAside], now: datetime) -> None:
@@ -32,6 +33,7 @@ def keep(stream: str, entry_id: str, aside: Sequence[SetAside], now: datetime) -
                 kind=one.kind,
                 rows=one.rows,
                 why=one.why.replace("\0", "")[:500],
+                due_at=due_at(one),
                 body=one.body,
             )
             for place, one in enumerate(aside)
@@ -42,6 +44,10 @@ def keep(stream: str, entry_id: str, aside: Sequence[SetAside], now: datetime) -
     newest = DeadRow.objects.aggregate(newest=Max("pk"))["newest"]
     if newest is not None and newest > KEPT:
         DeadRow.objects.filter(pk__lte=newest - KEPT).delete()
+
+
+def due_at(one: SetAside) -> datetime | None:
+    return None if one.due_s is None else datetime.fromtimestamp(one.due_s, UTC)
 
 
 def forget(now: datetime) -> int:

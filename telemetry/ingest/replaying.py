@@ -1,19 +1,27 @@
-"""Tries again to store rows that were set aside."""
+"""Tries again to store rows that were set aside: those that somebody names, and by itself those whose time has come."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from django.db import DataError, IntegrityError, transaction
 from django.utils import timezone
 
 from pools import wire
-from telemetry.ingest import batch_rows
+from pools.access import audit
+from telemetry.ingest import batch_rows, dead_rows
 from telemetry.ingest.agent_batches import ClockSink
 from telemetry.ingest.batch_rows import Body, SetAside
 from telemetry.ingest.row_writer import RowWriter, days_kept, first_line
 from telemetry.models import DeadRow
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 2_000  # dead rows
+KIND, ACTION = "dead rows", "replay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,22 @@ def replay(ids: Iterable[int], clock_sink: ClockSink) -> list[Replayed]:
     return [found for pk in sorted(set(ids)) if (found := _replay(pk, writer)) is not None]
 
 
+def replay_due(now: datetime, clock_sink: ClockSink) -> list[Replayed]:
+    """Replays rows that were ahead of the clock and whose time has come, so many at once, and notes it.
+
+    Such rows are of the time before a clock was set back, or of a clock that was ahead.
+    """
+    due = DeadRow.objects.filter(due_at__lte=now).order_by("due_at", "pk").values_list("pk", flat=True)
+    found = replay(due[:AT_ONCE], clock_sink)
+    stored = [one for one in found if not one.why]
+    if stored:
+        rows = sum(one.rows for one in stored)
+        label = f"{rows} rows that were ahead of the clock: their time has come"
+        log.info("stored %s", label)
+        audit.note(audit.Actor(), ACTION, kind=KIND, label=label, after={"rows": rows, "dead_rows": len(stored)})
+    return found
+
+
 @transaction.atomic
 def _replay(pk: int, writer: RowWriter) -> Replayed | None:
     row = DeadRow.objects.select_for_update().filter(pk=pk).first()
@@ -47,7 +71,8 @@ def _replay(pk: int, writer: RowWriter) -> Replayed | None:
     if body is not None and not aside:
         aside = _store(row, body, writer)
     if aside:
-        DeadRow.objects.filter(pk=pk).update(why=aside[0].why.replace("\0", "")[:500])
+        why = aside[0].why.replace("\0", "")[:500]
+        DeadRow.objects.filter(pk=pk).update(why=why, due_at=dead_rows.due_at(aside[0]))
         return Replayed(pk, row.rows, aside[0].why)
     row.delete()
     return Replayed(pk, 0 if body is None else batch_rows.count(body), "")

@@ -24,12 +24,19 @@ class DeadRow(models.Model):
     kind = models.CharField(max_length=10, choices=DeadKind)
     rows = models.PositiveIntegerField(help_text="0: they cannot be counted.")
     why = models.CharField(max_length=500)
+    due_at = models.DateTimeField(
+        null=True,
+        help_text="When rows ahead of the clock are tried again; none: they are not only ahead.",
+    )
     body = models.BinaryField(help_text="A message of the stream with these rows alone; or the whole, as it came.")
 
     class Meta:
         ordering = ["id"]
         constraints = [models.UniqueConstraint(fields=["stream", "entry_id", "place"], name="dead_row_once")]
-        indexes = [models.Index(fields=["received_at"], name="dead_row_received")]
+        indexes = [
+            models.Index(fields=["received_at"], name="dead_row_received"),
+            models.Index(fields=["due_at"], name="dead_row_due"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.source or self.stream}: {self.why}"

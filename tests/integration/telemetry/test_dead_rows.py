@@ -10,8 +10,9 @@ from click.testing import CliRunner
 
 from greenserve.cli import cli
 from pools import wire
-from pools.models import Instance
+from pools.models import AuditEntry, Instance
 from scheduler.control import clock_decisions
+from telemetry import tasks
 from telemetry.alerts import alert_settings, upkeep_sources
 from telemetry.ingest import dead_rows, replaying
 from telemetry.ingest.ingester import Ingester
@@ -148,6 +149,47 @@ def test_replay_stores_each_row_once_when_its_time_has_come(ingester, redis_clie
     assert RequestRecord.objects.count() == 2
 
 
+def test_rows_ahead_of_a_clock_that_was_set_back_are_stored_by_themselves_and_once(ingester, redis_client, monkeypatch):
+    """The server's clock is set back by two hours; agents and gateways have stamped what is under way before that."""
+    now = time.time()
+    rows = [request_row(now + TWO_HOURS_S, request_id=f"ahead-{n}") for n in range(6)]
+    send(redis_client, wire.REQUEST_STREAM, wire.RequestBatch("gateway", "b", 1, [*rows, request_row(0.0)]))
+    send(redis_client, wire.BATCH_STREAM, batch(1, [gpu_row(GPU, now + TWO_HOURS_S)]))
+    send(redis_client, wire.BATCH_STREAM, batch(2, [gpu_row(GPU, now + TWO_HOURS_S), gpu_row(GPU, 0.0)]))
+    drain(ingester)
+    assert (RequestRecord.objects.count(), GpuSample.objects.count(), DeadRow.objects.count()) == (0, 0, 9)
+    assert DeadRow.objects.filter(due_at=None).count() == 2, "what is not only ahead of the clock waits for somebody"
+
+    def replay_at(ahead_s):
+        moment = datetime.fromtimestamp(now + ahead_s, UTC)
+        monkeypatch.setattr(replaying.timezone, "now", lambda: moment)
+        return sum(one.rows for one in replaying.replay_due(moment, clock_sink=clock_decisions.store))
+
+    assert replay_at(TWO_HOURS_S - 1.0) == 0
+    kept = list(DeadRow.objects.exclude(due_at=None))
+    assert replay_at(TWO_HOURS_S + 1.0) == 7
+    assert set(RequestRecord.objects.values_list("request_id", flat=True)) == {f"ahead-{n}" for n in range(6)}
+    assert (GpuSample.objects.count(), DeadRow.objects.count()) == (1, 2)
+    assert replay_at(TWO_HOURS_S + 301.0) == 0
+    DeadRow.objects.bulk_create([row for row in kept if row.kind == "request"])  # as after a shipping that came again
+    replay_at(TWO_HOURS_S + 601.0)
+    assert RequestRecord.objects.count() == 6
+    noted = AuditEntry.objects.filter(kind=replaying.KIND).order_by("pk").first()
+    assert (noted.action, noted.label) == ("replay", "7 rows that were ahead of the clock: their time has come")
+
+
+def test_row_that_cannot_be_stored_when_its_time_has_come_waits_for_somebody(ingester, redis_client, monkeypatch):
+    now = time.time()
+    ahead = request_row(now + TWO_HOURS_S, max_tokens=2**40)
+    send(redis_client, wire.REQUEST_STREAM, wire.RequestBatch("gateway", "b", 1, [ahead]))
+    drain(ingester)
+    assert DeadRow.objects.get().due_at is not None
+    later(monkeypatch, TWO_HOURS_S + 1.0)
+    assert tasks.replay_dead_rows() == 1
+    assert "out of range" in DeadRow.objects.get().why
+    assert tasks.replay_dead_rows() == 0
+
+
 def test_replay_of_a_whole_message_adds_nothing_when_it_was_sent_again_meanwhile(ingester, redis_client):
     message = batch(7, [gpu_row(GPU, time.time())])
     send(redis_client, wire.BATCH_STREAM, message)
@@ -175,9 +217,11 @@ def test_commands_list_and_replay(ingester, redis_client, monkeypatch):
     listed = json.loads(runner.invoke(cli, ["dead", "list", "--json"]).stdout)
     assert listed["count"] == 2
     newest = listed["rows"][0]
-    assert newest.keys() == {"id", "received_at", "source", "kind", "rows", "why"}
+    assert newest.keys() == {"id", "received_at", "source", "kind", "rows", "why", "due_at"}
     assert (newest["source"], newest["kind"]) == ("gateway", "request")
-    assert "is a clock wrong?" in runner.invoke(cli, ["dead", "list"]).stdout
+    shown = runner.invoke(cli, ["dead", "list"]).stdout
+    assert "is a clock wrong?" in shown
+    assert f"tried again at {newest['due_at']}" in shown
     assert runner.invoke(cli, ["dead", "replay"]).exit_code == 2
     assert runner.invoke(cli, ["dead", "replay", "9999999"]).exit_code == 2
     still = runner.invoke(cli, ["dead", "replay", str(newest["id"])])
