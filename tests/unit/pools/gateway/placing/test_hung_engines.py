@@ -194,6 +194,19 @@ async def test_forty_requests_are_served_elsewhere_when_their_engine_hangs(
     await until(lambda: bench.engines[0].aborted == hung.moved)
 
 
+async def test_move_of_a_stream_that_others_may_continue_is_one_retry(start: Start, quick: None) -> None:
+    bench = await start(engines=2)
+    await hang(bench)
+    budget = bench.server.runtime.dispatcher.retries
+    spend, spent = budget.spend, []
+    budget.spend = lambda now_s: spent.append(now_s) or spend(now_s)  # type: ignore[method-assign, func-returns-value]
+    headers = bench.auth | {"x-greenserve-continue": "true"}
+    async with bench.post(completion(stream=True, temperature=0), headers=headers) as response:
+        assert (await response.text()).endswith("data: [DONE]\n\n")
+    row = await bench.row()
+    assert (row.status, row.attempts, len(spent)) == ("ok", 2, 1)
+
+
 async def test_moved_request_still_has_all_attempts_that_may_fail(start: Start, quick: None) -> None:
     bench = await start(engines=4)
     await hang(bench)
