@@ -25,9 +25,13 @@ def faults(config: env.Env) -> list[str]:
 
 
 def _folders(config: env.Env) -> list[Path]:
-    """Returns where journals, spools, logs, reports, databases and all else lie: each may have a disk of its own."""
+    """Returns where journals, spools, logs, reports, databases and all else lie: each may have a disk of its own.
+
+    Files of feeds are only read: their disk may be as it likes.
+    """
     var_dir = config.var_dir
     own = sorted(path for path in var_dir.iterdir() if path.is_dir()) if var_dir.is_dir() else []
+    own = [path for path in own if path.name != "feeds"]
     database = [] if config.database_url else [server_folders.folders_of(var_dir).postgres_home]
     return list(dict.fromkeys([var_dir, *own, *database]))
 

@@ -76,6 +76,14 @@ def test_status_names_a_full_disk_and_fails_when_something_runs(  # type: ignore
     assert "is read-only: mount it for writing" in run("status").output
 
 
+def test_disk_that_feeds_are_read_from_may_be_read_only(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    for name in ("feeds", "reports"):
+        (tmp_path / "var" / name).mkdir(parents=True)
+    names = [path.name for path in disk_room._folders(env.read())]
+    assert "reports" in names
+    assert "feeds" not in names
+
+
 def test_small_disk_is_full_by_its_share_and_not_by_its_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     room = list(os.statvfs(tmp_path))
     room[1], room[2] = 4096, 8192  # f_frsize, f_blocks: 32 MiB
