@@ -121,9 +121,9 @@ class Workers:
         listed = {r.uid: r for r in registrations if self._may_be(r)}
         missing = [worker for uid, worker in self._known.items() if uid not in listed]
         lost = [w for w in missing if w.registration.uid not in ended and w.until_s > now_s]
-        for worker in missing:
-            if worker not in lost:
-                self._forget(worker)
+        for gone in missing:
+            if gone not in lost:
+                self._forget(gone)
         for uid, registration in listed.items():
             worker = self._known.get(uid)
             if worker is None:
@@ -131,9 +131,9 @@ class Workers:
                 worker.watch = asyncio.get_running_loop().create_task(self._watch(worker), name=f"worker {uid}")
             elif worker.registration != registration:
                 worker.registration, worker.until_s = registration, _lease_end_s(registration, now_s)
-        for worker in lost:
-            log.warning("Redis has lost the worker at %s: it is registered anew", worker.registration.url)
-            await store.put_worker_back(worker.registration, worker.until_s - now_s)
+        for one in lost:
+            log.warning("Redis has lost the worker at %s: it is registered anew", one.registration.url)
+            await store.put_worker_back(one.registration, one.until_s - now_s)
 
     def _forget(self, worker: Worker) -> None:
         del self._known[worker.registration.uid]
