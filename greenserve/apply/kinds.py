@@ -187,7 +187,10 @@ _ALL = (
         "tenants",
         "tenant",
         ("name",),
-        _fields("name:text! label:text requests_per_minute:whole? tokens_per_minute:whole? concurrent_requests:whole?"),
+        _fields(
+            "name:text! label:text requests_per_minute:whole? tokens_per_minute:whole? concurrent_requests:whole?"
+            " shares_prefixes:flag"
+        ),
     ),
     Kind(
         "feeds",

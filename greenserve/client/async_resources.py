@@ -3475,6 +3475,7 @@ class AsyncTenants:
         name: str | None = None,
         ordering: Literal["name", "-name", "label", "-label", "id", "-id"] | None = None,
         requests_per_minute: int | None = None,
+        shares_prefixes: bool | None = None,
         tokens_per_minute: int | None = None,
         page_size: int = PAGE_SIZE,
     ) -> AsyncRows[m.Tenant]:
@@ -3497,6 +3498,7 @@ class AsyncTenants:
                     "name": name,
                     "ordering": ordering,
                     "requests_per_minute": requests_per_minute,
+                    "shares_prefixes": shares_prefixes,
                     "tokens_per_minute": tokens_per_minute,
                     "limit": page_size,
                 },

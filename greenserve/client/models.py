@@ -1624,6 +1624,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
         requests_per_minute: Requests a minute; empty: no limit.
         tokens_per_minute: Tokens a minute, of prompts and answers; empty: no limit.
         concurrent_requests: Requests at a time; empty: no limit.
+        shares_prefixes: Engines reuse cached beginnings of prompts among all tenants for which this is set.
     """
 
     id: int
@@ -1633,6 +1634,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_minute: int | None
     tokens_per_minute: int | None
     concurrent_requests: int | None
+    shares_prefixes: bool
     etag: str
 
 
@@ -2742,6 +2744,7 @@ class NewTenant(TypedDict, total=False):
         requests_per_minute: Requests a minute; empty: no limit.
         tokens_per_minute: Tokens a minute, of prompts and answers; empty: no limit.
         concurrent_requests: Requests at a time; empty: no limit.
+        shares_prefixes: Engines reuse cached beginnings of prompts among all tenants for which this is set.
     """
 
     name: Required[str]
@@ -2749,6 +2752,7 @@ class NewTenant(TypedDict, total=False):
     requests_per_minute: int | None
     tokens_per_minute: int | None
     concurrent_requests: int | None
+    shares_prefixes: bool
 
 
 class NewTrial(TypedDict, total=False):
@@ -3090,6 +3094,7 @@ class TenantChanges(TypedDict, total=False):
         requests_per_minute: Requests a minute; empty: no limit.
         tokens_per_minute: Tokens a minute, of prompts and answers; empty: no limit.
         concurrent_requests: Requests at a time; empty: no limit.
+        shares_prefixes: Engines reuse cached beginnings of prompts among all tenants for which this is set.
     """
 
     name: str
@@ -3097,6 +3102,7 @@ class TenantChanges(TypedDict, total=False):
     requests_per_minute: int | None
     tokens_per_minute: int | None
     concurrent_requests: int | None
+    shares_prefixes: bool
 
 
 class TenantChange(TenantChanges):

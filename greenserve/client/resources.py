@@ -3363,6 +3363,7 @@ class Tenants:
         name: str | None = None,
         ordering: Literal["name", "-name", "label", "-label", "id", "-id"] | None = None,
         requests_per_minute: int | None = None,
+        shares_prefixes: bool | None = None,
         tokens_per_minute: int | None = None,
         page_size: int = PAGE_SIZE,
     ) -> Rows[m.Tenant]:
@@ -3385,6 +3386,7 @@ class Tenants:
                     "name": name,
                     "ordering": ordering,
                     "requests_per_minute": requests_per_minute,
+                    "shares_prefixes": shares_prefixes,
                     "tokens_per_minute": tokens_per_minute,
                     "limit": page_size,
                 },

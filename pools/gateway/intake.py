@@ -125,7 +125,8 @@ class Intake:
             call.tells_energy = request_energy.asked(request.headers)
         if len(request.body) > WarmPrefixes.BLOCK_BYTES and endpoint.generates:
             call.prompt_start = _prompt_start(request.body, endpoint)
-        call.body, call.strip_usage = validation.relayed_body(request.body, parsed, service.model)
+        call.cache_salt = validation.cache_salt(parsed, call.key.cache_salt)
+        call.body, call.strip_usage = validation.relayed_body(request.body, parsed, service.model, call.cache_salt)
         call.strip_usage = call.strip_usage and not call.tells_energy
 
     def models(self, request: Request, path: bytes, created_at_s: int, host: str = "") -> bytes:

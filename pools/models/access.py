@@ -38,6 +38,10 @@ LIMITS = "requests_per_minute", "tokens_per_minute", "concurrent_requests"
 class Tenant(RequestLimits):
     name = models.SlugField(unique=True)
     label = models.CharField(max_length=100, blank=True)
+    shares_prefixes = models.BooleanField(
+        default=False,
+        help_text="Engines reuse cached beginnings of prompts among all tenants for which this is set.",
+    )
 
     class Meta:
         ordering = ["name"]

@@ -158,6 +158,7 @@ class FleetKey(Message, frozen=True):
     Attributes:
         limits: The key's own, beside its tenant's; None: it has none.
         addresses: Networks that it may be used from; empty: any.
+        cache_salt: What engines keep its tenant's prefixes apart by, 64 hex digits; empty: they are shared.
     """
 
     key_hash: str
@@ -169,6 +170,7 @@ class FleetKey(Message, frozen=True):
     limits: RequestLimits | None = None
     tenant_limits: RequestLimits | None = None
     addresses: list[str] = []
+    cache_salt: str = ""
 
 
 class Fleet(Message, frozen=True):

@@ -53,9 +53,15 @@ def messages(keys: QuerySet[ApiKey]) -> list[wire.FleetKey]:
             _limits(key),
             _limits(key.tenant),
             key.addresses or [],
+            "" if key.tenant.shares_prefixes else cache_salt(key.tenant_id),
         )
         for key in keys.select_related("tenant")
     ]
+
+
+def cache_salt(tenant_id: int) -> str:
+    """Returns what engines keep a tenant's prefixes apart by, as hex: nobody can guess it, and it is no name."""
+    return salted_hmac("pools.cache_salt", str(tenant_id), algorithm="sha256").hexdigest()
 
 
 def _limits(row: ApiKey | Tenant) -> wire.RequestLimits | None:

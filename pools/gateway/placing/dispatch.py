@@ -199,12 +199,14 @@ class Dispatcher:
             open_ones = gate.narrow(service, choosable, call) if choosable else choosable
             if choosable and not open_ones:
                 self._try_again_later(service)
-            routed = self._router.route(service, open_ones, request, call.prompt_start) if open_ones else None
+            routed = None
+            if open_ones:
+                routed = self._router.route(service, open_ones, request, call.prompt_start, None, call.cache_salt)
         else:  # mostly one of the request's own class takes it: the others need not be looked at
             own = [
                 i for i in service.in_rotation(request.class_rank, now_s) if i.unstarted < most and i.uid not in tried
             ]
-            routed = self._router.route(service, own, request, call.prompt_start, everybody)
+            routed = self._router.route(service, own, request, call.prompt_start, everybody, call.cache_salt)
         if routed is None:
             return None
         slot = Slot(self, call, routed)

@@ -46,16 +46,18 @@ class Router:
         request: RouteRequest,
         prompt: bytes | memoryview = b"",
         everybody: Callable[[], Sequence[Instance]] | None = None,
+        cache_salt: str = "",
     ) -> Routed | None:
         """Returns the instance to send to; None: there is none.
 
         Args:
             prompt: As it stands in the body, from its beginning: see WarmPrefixes. Empty: too short to matter.
+            cache_salt: What engines keep its prefixes apart by.
             everybody: Given when `choosable` are only those of the request's class: tells all, should they be needed.
         """
         begun_s = time.perf_counter()
         policy, rank = service.policy, request.class_rank
-        warm_uid, beginnings = self.warm.find(service.name, prompt) if prompt else (None, [])
+        warm_uid, beginnings = self.warm.find(f"{service.name}/{cache_salt}", prompt) if prompt else (None, [])
 
         def able() -> list[Candidate]:
             """Returns those that hold the request; where none does, all, as it may prove to be shorter."""

@@ -25,6 +25,7 @@ Temperature = Annotated[float, Meta(ge=0, le=2)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
+CacheSalt = Annotated[str, Meta(min_length=1, max_length=1024, description="a text of 1 to 1024 characters")]
 TokenId = Annotated[str, Meta(pattern="^[0-9]+$")]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Biases = Annotated[
@@ -72,6 +73,7 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     max_tokens: Tokens | UnsetType | None = UNSET
     priority: int | UnsetType | None = UNSET  # vLLM's, lower first: a hint for the queue at the gateway
     service_tier: str | UnsetType | None = UNSET
+    cache_salt: CacheSalt | UnsetType | None = UNSET  # vLLM's: who sends another shares no prefix with it
     n: Annotated[int, Meta(ge=1, le=MAX_ANSWERS)] | None = None
     stop: str | Stops | None = None
     temperature: Temperature | None = None

@@ -52,6 +52,7 @@ class Call:
     priority: int = 0  # its own hint, lower first
     tier: str | None = None  # OpenAI's service_tier
     prompt_start: bytes | memoryview = b""  # as it stands in the body, see WarmPrefixes; empty: too short
+    cache_salt: str = ""  # what parts its prefixes from others'; empty: nothing
     endpoints: Collection[str] | None = None  # `ip:port`s that a proxy allows it; None: all
     engine_priority: int | None = None
     engine_work: EngineWork | None = None

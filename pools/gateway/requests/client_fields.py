@@ -34,10 +34,14 @@ class ClientFields:
     more: frozenset[str] = frozenset()
     media_hosts: WorkerHosts = WorkerHosts("")  # noqa: RUF009 - nobody changes it
 
-    def without(self, body: bytes) -> bytes:
-        """Returns a body without the fields that the operator lets through. Raises msgspec's errors."""
+    def without(self, body: bytes, shape: type[msgspec.Struct]) -> bytes:
+        """Returns a body without the fields that the operator lets through and `shape` does not know.
+
+        Raises msgspec's errors.
+        """
+        unknown = self.more.difference(shape.__struct_fields__)
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        return msgspec.json.encode({name: value for name, value in fields.items() if name not in self.more})
+        return msgspec.json.encode({name: value for name, value in fields.items() if name not in unknown})
 
     def check(self, body: CompletionBody | ChatBody) -> None:
         """Raises ApiError 400 naming the field."""

@@ -17,6 +17,7 @@ from ..errors import ApiError
 from . import sse
 from .bodies import (
     NOTHING,
+    CacheSalt,
     ChatBody,
     ChatMessage,
     ChatPart,
@@ -93,6 +94,7 @@ class EmbeddingBody(msgspec.Struct, forbid_unknown_fields=True):
     messages: list[ChatMessage] | None = None
     priority: int | UnsetType | None = UNSET
     service_tier: str | UnsetType | None = UNSET
+    cache_salt: CacheSalt | UnsetType | None = UNSET
     truncate_prompt_tokens: msgspec.Raw = NOTHING
     chat_template_kwargs: msgspec.Raw = NOTHING
     # The engine's to judge: OpenAI's, then vLLM's.
@@ -128,7 +130,7 @@ def _read_embedding(body: bytes) -> Body:
     else:
         found = CompletionBody(prompt=given.input)
     found.model, found.priority, found.service_tier = given.model, given.priority, given.service_tier
-    found.truncate_prompt_tokens = given.truncate_prompt_tokens
+    found.cache_salt, found.truncate_prompt_tokens = given.cache_salt, given.truncate_prompt_tokens
     return found
 
 
@@ -165,6 +167,7 @@ class ResponsesBody(msgspec.Struct, forbid_unknown_fields=True):
     conversation: msgspec.Raw = NOTHING
     priority: int | UnsetType | None = UNSET
     service_tier: str | UnsetType | None = UNSET
+    cache_salt: CacheSalt | UnsetType | None = UNSET
     temperature: Temperature | None = None
     top_p: Probability | None = None
     top_logprobs: TopLogprobs | None = None
@@ -230,6 +233,7 @@ def _read_responses(body: bytes) -> Body:
         stream_options=StreamOptions(include_usage=True),
         priority=given.priority,
         service_tier=given.service_tier,
+        cache_salt=given.cache_salt,
         temperature=given.temperature,
         response_format=ResponseFormat("json_object") if b"json" in bytes(given.text) else None,
         truncate_prompt_tokens=given.truncate_prompt_tokens,

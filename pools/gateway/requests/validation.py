@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -62,7 +63,7 @@ def decode(body: bytes, endpoint: Endpoint, allowed: ClientFields = _STRICT) -> 
         except msgspec.ValidationError as error:
             if unknown_field(error) not in allowed.more:
                 raise
-            found = endpoint.read(allowed.without(body))  # one that the operator lets through
+            found = endpoint.read(allowed.without(body, endpoint.shape))  # one that the operator lets through
         allowed.check(found)
         return found
     except msgspec.ValidationError as error:
@@ -234,27 +235,48 @@ def own_tier(body: CompletionBody | ChatBody) -> str | None:
     return str(tier)
 
 
-def relayed_body(body: bytes, parsed: CompletionBody | ChatBody, engine_model: str) -> tuple[bytes, bool]:
+def cache_salt(parsed: CompletionBody | ChatBody, tenant_salt: str) -> str:
+    """Returns what the engine keeps the prompt's prefixes apart by; empty: nothing.
+
+    A client's own parts its prefixes from others of its tenant. It is hashed with the tenant's, so that no client can
+    send another tenant's.
+    """
+    own = parsed.cache_salt if isinstance(parsed.cache_salt, str) else ""
+    if not own or not tenant_salt:
+        return own or tenant_salt
+    key = bytes.fromhex(tenant_salt)
+    return hashlib.blake2b(own.encode("utf-8", "surrogatepass"), key=key, digest_size=32).hexdigest()
+
+
+def relayed_body(
+    body: bytes, parsed: CompletionBody | ChatBody, engine_model: str, salt: str = ""
+) -> tuple[bytes, bool]:
     """The body for the engine, and whether usage was added to a stream whose client did not ask for it.
 
     A stream always asks the engine for usage, since records need token counts. The engine's own name of the model
-    replaces the service's. Fields that the gateway does not look at are copied as they are.
+    replaces the service's, and `salt`, which `cache_salt` gives, the client's. Fields that the gateway does not look at
+    are copied as they are.
     """
     options = parsed.stream_options
     wants_usage = isinstance(options, StreamOptions) and bool(options.include_usage)
     add_usage = bool(parsed.stream) and not wants_usage
-    ordered = parsed.priority is not UNSET or parsed.service_tier is not UNSET
-    if parsed.model == engine_model and not ordered:
-        if not add_usage:
+    ours = parsed.priority is not UNSET or parsed.service_tier is not UNSET or parsed.cache_salt is not UNSET
+    if parsed.model == engine_model and not ours and not (add_usage and options is not UNSET):
+        more = b'"cache_salt":"%b",' % salt.encode() if salt else b""
+        if add_usage:
+            more += _INCLUDE_USAGE
+        if not more:
             return body, False
-        if options is UNSET:
-            brace = body.index(b"{") + 1
-            return body[:brace] + _INCLUDE_USAGE + body[brace:], True
+        brace = body.index(b"{") + 1
+        return body[:brace] + more + body[brace:], add_usage
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     fields["model"] = msgspec.Raw(msgspec.json.encode(engine_model))
     # Who goes first is decided here: an engine that does not schedule by priority would refuse the request for it.
     fields.pop("priority", None)
     fields.pop("service_tier", None)
+    fields.pop("cache_salt", None)
+    if salt:
+        fields["cache_salt"] = msgspec.Raw(msgspec.json.encode(salt))
     if add_usage:
         kept = msgspec.json.decode(fields.get("stream_options", b"null"), type=dict[str, msgspec.Raw] | None) or {}
         kept.pop("continuous_usage_stats", None)  # counts only together with include_usage, which was off

@@ -277,8 +277,9 @@ _ALL = (
         (
             Group("Who", ("name", "label")),
             Group("What its keys may send together", pools.LIMITS),
+            Group("What engines keep of its prompts", ("shares_prefixes",)),
         ),
-        columns=("name", "label", *pools.LIMITS),
+        columns=("name", "label", *pools.LIMITS, "shares_prefixes"),
         help="Who calls, and how much; their keys are under People.",
     ),
     Owned(

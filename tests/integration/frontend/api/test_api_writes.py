@@ -305,6 +305,18 @@ def test_key_of_a_tenant_is_shown_once(api):
     assert ApiKey.objects.get().revoked_at is not None
 
 
+def test_tenants_share_no_prefixes_unless_it_is_said_of_both(api):
+    for name in ("acme", "other"):
+        api("POST", "tenants/", {"name": name})
+        api("POST", "keys/", {"tenant": name, "label": "ci"})
+    salts = [key.cache_salt for key in batch_keys.messages(ApiKey.objects.order_by("pk"))]
+    assert len(set(salts)) == 2
+    assert [len(bytes.fromhex(salt)) for salt in salts] == [32, 32]
+    etag = api("GET", "tenants/acme/").headers["ETag"]
+    assert api("PATCH", "tenants/acme/", {"shares_prefixes": True}, If_Match=etag).status_code == 200
+    assert [key.cache_salt for key in batch_keys.messages(ApiKey.objects.order_by("pk"))] == ["", salts[1]]
+
+
 def test_a_key_is_limited_to_services_addresses_and_rates(api):
     api("POST", "tenants/", {"name": "acme", "requests_per_minute": 600})
     assert api("GET", "tenants/acme/").json()["requests_per_minute"] == 600

@@ -22,7 +22,7 @@ WHOLE: dict[str, dict[str, Any]] = {
 }
 DANGEROUS = [
     *("kv_transfer_params", "ec_transfer_params", "prompt_embeds", "chat_template", "mm_processor_kwargs"),
-    *("logits_processors", "media_io_kwargs", "request_id", "cache_salt", "guided_decoding_backend", "never_heard_of"),
+    *("logits_processors", "media_io_kwargs", "request_id", "guided_decoding_backend", "never_heard_of"),
 ]
 
 
@@ -62,18 +62,18 @@ def test_field_is_refused_however_its_name_is_written() -> None:
 
 
 def test_operator_lets_fields_through_and_the_rest_is_checked_as_before() -> None:
-    allowed = ClientFields(frozenset({"cache_salt", "vllm_xargs.mode"}))
-    assert read(COMPLETIONS, allowed, cache_salt="a", vllm_xargs={"mode": 1}).prompt == "Hi"
-    assert refusal(COMPLETIONS, allowed, cache_salt="a", temperature=3).param == "temperature"
-    assert refusal(COMPLETIONS, allowed, cache_salt="a", chat_template="b").param == "chat_template"
+    allowed = ClientFields(frozenset({"reuse", "vllm_xargs.mode"}))
+    assert read(COMPLETIONS, allowed, reuse="a", vllm_xargs={"mode": 1}).prompt == "Hi"
+    assert refusal(COMPLETIONS, allowed, reuse="a", temperature=3).param == "temperature"
+    assert refusal(COMPLETIONS, allowed, reuse="a", chat_template="b").param == "chat_template"
     assert refusal(COMPLETIONS, allowed, vllm_xargs={"mode": 1, "other": 1}).param == "vllm_xargs"
 
 
 async def test_field_that_the_operator_lets_through_reaches_the_engine(bench: Bench) -> None:
-    bench.server.runtime.intake.fields = ClientFields(frozenset({"cache_salt"}))
-    async with bench.post(completion(cache_salt="a")) as response:
+    bench.server.runtime.intake.fields = ClientFields(frozenset({"reuse"}))
+    async with bench.post(completion(reuse="a")) as response:
         assert response.status == 200
-    assert bench.engine.received[0].body["cache_salt"] == "a"
+    assert bench.engine.received[0].body["reuse"] == "a"
 
 
 @pytest.mark.parametrize(
