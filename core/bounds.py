@@ -46,6 +46,7 @@ _BY_NAME: Mapping[str, Bound] = {
     "requests_per_minute": Bound(1.0, 1e12),  # that a tenant or key may send
     "tokens_per_minute": Bound(1.0, 1e12),
     "concurrent_requests": Bound(1.0, 1e6),
+    "budget.tokens": Bound(1.0, 1e15),  # of a month
     "percentile": Bound(0.0, 100.0),
     "tp": Bound(1.0, 128.0),
     "index": _TINY,

@@ -11,7 +11,7 @@ from operator import methodcaller
 from pools.models import Tenant
 from telemetry.models import Budget
 from telemetry.report_values.month_forecast import MonthForecast
-from telemetry.reports import tenant_month, tenant_use
+from telemetry.reports import budget_sides, tenant_month, tenant_use
 from telemetry.reports.tenant_month import DAY, Figures, Month, month_of, month_start
 from telemetry.reports.tenant_use import HourSpan, Use
 from telemetry.selectors.frames import TimeRange
@@ -21,13 +21,12 @@ __all__ = ["Figures", "Month", "month_of", "month_start"]  # pages name them her
 
 @dataclass(frozen=True, slots=True)
 class TenantRow:
-    """`carbon_used`, `money_used`: shares of the budget; None: there is none, or what is used of it is not known."""
+    """`used`: shares of the budget's sides, by their names: those of which it is known."""
 
     name: str
     label: str
     figures: Figures
-    carbon_used: float | None
-    money_used: float | None
+    used: tuple[tuple[str, float], ...]
 
     @property
     def energy_j(self) -> float:
@@ -44,8 +43,8 @@ class TenantRow:
 
     @property
     def budget_used(self) -> float | None:
-        """Returns the larger share of the budget's two."""
-        return max((share for share in (self.money_used, self.carbon_used) if share is not None), default=None)
+        """Returns the largest share of the budget's sides."""
+        return max((share for _, share in self.used), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +95,15 @@ def tenant_rows(month: Month, every: bool) -> list[TenantRow]:
     for tenant in Tenant.objects.all():
         if tenant.pk in by_tenant or every:
             figures = Figures.of(tenant_use.added_up(by_tenant.get(tenant.pk, [])))
-            carbon_used, money_used = _used(figures, budgets.get(tenant.pk))
-            found.append(TenantRow(tenant.name, tenant.label or tenant.name, figures, carbon_used, money_used))
+            used = _used(figures, budgets.get(tenant.pk))
+            found.append(TenantRow(tenant.name, tenant.label or tenant.name, figures, used))
     return sorted(found, key=lambda row: (-row.figures.energy_j, row.name))
 
 
-def _used(figures: Figures, budget: Budget | None) -> tuple[float | None, float | None]:
-    if budget is None:
-        return None, None
-    cost = figures.cost(budget.currency)
-    known = budget.carbon_kg is not None and figures.carbon_g is not None
-    return (
-        (figures.carbon_g or 0.0) / (float(budget.carbon_kg or 1) * 1e3) if known else None,
-        cost / float(budget.amount) if budget.amount and cost is not None else None,
-    )
+def _used(figures: Figures, budget: Budget | None) -> tuple[tuple[str, float], ...]:
+    sides = () if budget is None else budget_sides.sides(budget)
+    known = ((side, side.used(figures)) for side in sides)
+    return tuple((side.name, used / side.budget) for side, used in known if used is not None)
 
 
 def month_uses(month: Month, tenant: Tenant) -> list[Use]:
@@ -118,19 +112,30 @@ def month_uses(month: Month, tenant: Tenant) -> list[Use]:
 
 
 def quantities(month: Month, tenant: Tenant, budget: Budget | None, uses: Sequence[Use]) -> list[Quantity]:
-    """Returns energy, carbon, and cost in each currency, of the month's uses. Five queries."""
+    """Returns energy, carbon, tokens where the budget has some, and cost in each currency. Five queries.
+
+    Args:
+        uses: The month's.
+    """
     sums = tenant_use.added_up(uses)
     now = Figures.of(sums) if sums or month.until > month.start else None
     past = tenant_use.added_up(tenant_use.use(month.same_days_before(tenant.pk)))
     before = Figures.of(past) if past else None
     days = [] if month.over else tenant_month.newest_days(month, tenant.pk)
-    amount, carbon_kg = (budget.amount, budget.carbon_kg) if budget else (None, None)
+    sides = {side.name: side for side in (budget_sides.sides(budget) if budget else ())}
+
+    def amount_of(name: str, per_unit: float = 1.0) -> float | None:
+        return sides[name].budget * per_unit if name in sides else None
+
     measures = [
-        _Measure("Energy", "Wh", lambda figures: figures.energy_j / 3_600, None),
-        _Measure("Carbon", "gCO₂e", lambda figures: figures.carbon_g, float(carbon_kg) * 1e3 if carbon_kg else None),
+        _Measure("Energy", "Wh", lambda figures: figures.energy_j / 3_600, amount_of(budget_sides.ENERGY, 1e3)),
+        _Measure("Carbon", "gCO₂e", lambda figures: figures.carbon_g, amount_of(budget_sides.CARBON, 1e3)),
     ]
-    for currency in sorted({*sums, *([budget.currency] if budget and amount else [])}):
-        own = float(amount) if budget and amount and budget.currency == currency else None
+    if budget_sides.TOKENS in sides:
+        measures.append(_Measure("Tokens", "", lambda figures: figures.tokens, amount_of(budget_sides.TOKENS)))
+    money = sides.get(budget_sides.MONEY)
+    for currency in sorted({*sums, *([money.unit] if money else [])}):
+        own = money.budget if money and money.unit == currency else None
         measures.append(_Measure("Cost", currency, methodcaller("cost", currency), own))
     return [_quantity(month, measure, now, before, days) for measure in measures]
 

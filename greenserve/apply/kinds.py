@@ -251,7 +251,10 @@ _ALL = (
         "budgets",
         "budget",
         ("tenant",),
-        _fields("tenant:name=tenants! amount:decimal? currency:text carbon_kg:decimal?"),
+        _fields(
+            "tenant:name=tenants! amount:decimal? currency:text carbon_kg:decimal? energy_kwh:decimal? tokens:whole?"
+            " refuses:flag"
+        ),
     ),
     Kind(
         "report-schedules",

@@ -265,12 +265,16 @@ class BroughtIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tenant may cost and emit in a month. It stops nothing: the tenant's page says how much is used.
+    """What a tenant may use, emit and cost in a month. The tenant's page says how much is used. Gateways refuse its
+    requests once it is spent, where that is set.
 
     Attributes:
         amount: Electricity and GPU-hours of a month, in the currency.
         currency: Of the amount, such as USD.
         carbon_kg: kgCO2e of a month, location-based.
+        energy_kwh: Serving energy of a month in kWh.
+        tokens: Tokens of a month, of prompts and answers.
+        refuses: Refuse the tenant's requests for the rest of the month once an amount is spent.
     """
 
     id: int
@@ -279,6 +283,9 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     amount: Decimal | None
     currency: str
     carbon_kg: Decimal | None
+    energy_kwh: Decimal | None
+    tokens: int | None
+    refuses: bool
     etag: str
 
 
@@ -1854,18 +1861,25 @@ class ApplyStudy(TypedDict, total=False):
 
 
 class BudgetChanges(TypedDict, total=False):
-    """What a tenant may cost and emit in a month. It stops nothing: the tenant's page says how much is used.
+    """What a tenant may use, emit and cost in a month. The tenant's page says how much is used. Gateways refuse its
+    requests once it is spent, where that is set.
 
     Attributes:
         amount: Electricity and GPU-hours of a month, in the currency.
         currency: Of the amount, such as USD.
         carbon_kg: kgCO2e of a month, location-based.
+        energy_kwh: Serving energy of a month in kWh.
+        tokens: Tokens of a month, of prompts and answers.
+        refuses: Refuse the tenant's requests for the rest of the month once an amount is spent.
     """
 
     tenant: str
     amount: Decimal | float | None
     currency: str
     carbon_kg: Decimal | float | None
+    energy_kwh: Decimal | float | None
+    tokens: int | None
+    refuses: bool
 
 
 class BudgetChange(BudgetChanges):
@@ -2223,18 +2237,25 @@ class NewApiKey(TypedDict, total=False):
 
 
 class NewBudget(TypedDict, total=False):
-    """What a tenant may cost and emit in a month. It stops nothing: the tenant's page says how much is used.
+    """What a tenant may use, emit and cost in a month. The tenant's page says how much is used. Gateways refuse its
+    requests once it is spent, where that is set.
 
     Attributes:
         amount: Electricity and GPU-hours of a month, in the currency.
         currency: Of the amount, such as USD.
         carbon_kg: kgCO2e of a month, location-based.
+        energy_kwh: Serving energy of a month in kWh.
+        tokens: Tokens of a month, of prompts and answers.
+        refuses: Refuse the tenant's requests for the rest of the month once an amount is spent.
     """
 
     tenant: Required[str]
     amount: Decimal | float | None
     currency: str
     carbon_kg: Decimal | float | None
+    energy_kwh: Decimal | float | None
+    tokens: int | None
+    refuses: bool
 
 
 class NewCluster(TypedDict, total=False):

@@ -248,19 +248,33 @@ class Budgets:
         *,
         currency: str | None = None,
         ordering: Literal["currency", "-currency", "id", "-id"] | None = None,
+        refuses: bool | None = None,
         tenant: str | None = None,
+        tokens: int | None = None,
         page_size: int = PAGE_SIZE,
     ) -> Rows[m.Budget]:
-        """Returns the rows, a page at a time. What a tenant may cost and emit in a month. It stops nothing: the
-        tenant's page says how much is used.
+        """Returns the rows, a page at a time. What a tenant may use, emit and cost in a month. The tenant's page
+        says how much is used. Gateways refuse its requests once it is spent, where that is set.
 
         Args:
             currency: Of the amount, such as USD.
             ordering: The field to order by; with a minus the largest first.
+            tokens: Tokens of a month, of prompts and answers.
         """
         return Rows(
             self._transport,
-            Call("GET", "budgets/", {"currency": currency, "ordering": ordering, "tenant": tenant, "limit": page_size}),
+            Call(
+                "GET",
+                "budgets/",
+                {
+                    "currency": currency,
+                    "ordering": ordering,
+                    "refuses": refuses,
+                    "tenant": tenant,
+                    "tokens": tokens,
+                    "limit": page_size,
+                },
+            ),
             m.Budget,
         )
 
@@ -287,8 +301,8 @@ class Budgets:
         self._transport.send(Call("DELETE", f"budgets/{key_segment(key)}/", etag=etag))
 
     def get(self, key: str | int, /) -> m.Budget:
-        """Returns one. What a tenant may cost and emit in a month. It stops nothing: the tenant's page says how much
-        is used.
+        """Returns one. What a tenant may use, emit and cost in a month. The tenant's page says how much is used.
+        Gateways refuse its requests once it is spent, where that is set.
         """
         return self._transport.read(Call("GET", f"budgets/{key_segment(key)}/"), m.Budget)
 

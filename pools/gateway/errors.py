@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -118,6 +119,19 @@ def too_many_at_once(whose: str, limit: int, retry_after_s: int, limit_headers: 
         code="rate_limit_exceeded",
         retry_after_s=retry_after_s,
         limit_headers=limit_headers,
+    )
+
+
+def budget_spent(tenant: str, spent: str, ends_at: datetime, retry_after_s: int) -> ApiError:
+    """Says that a month's budget is spent, as OpenAI does; its clients do not try again by themselves."""
+    return ApiError(
+        429,
+        f"The budget of the tenant '{tenant}' for {ends_at - timedelta(days=1):%B %Y} is spent: {spent}. "
+        f"It begins anew at {ends_at:%Y-%m-%dT%H:%MZ}.",
+        kind="insufficient_quota",
+        code="insufficient_quota",
+        retry_after_s=retry_after_s,
+        limit_headers={b"x-should-retry": b"false"},
     )
 
 

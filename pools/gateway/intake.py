@@ -16,6 +16,7 @@ from pools import wire
 
 from .accounts import request_energy
 from .accounts.gateway_metrics import Metrics
+from .accounts.monthly_budgets import BudgetKeeper
 from .accounts.networks import Networks
 from .accounts.records import counts, row_of
 from .accounts.request_journal import Journal
@@ -27,7 +28,7 @@ from .http.request import Request
 from .placing.instance_choice import WarmPrefixes
 from .requests import validation
 from .requests.bodies import ChatBody, CompletionBody
-from .requests.call import Call, Ending
+from .requests.call import NOT_SERVED, Call, Ending
 from .requests.client_fields import ClientFields
 from .requests.endpoint import Endpoint
 from .requests.features import features_of, texts_of
@@ -56,6 +57,7 @@ class Intake:
     journal: Journal
     metrics: Metrics
     open: dict[str, Call] = field(default_factory=dict)
+    budgets: BudgetKeeper = field(default_factory=BudgetKeeper)
     limits: LimitKeeper = field(default_factory=LimitKeeper)
     networks: Networks = field(default_factory=Networks)
     fields: ClientFields = field(default_factory=ClientFields)  # that clients may send to engines
@@ -94,6 +96,7 @@ class Intake:
         call = Call(request, service, key, endpoint, bool(parsed.stream))
         try:
             self._prepare(call, parsed)
+            self.budgets.check(call)
             self.limits.admit(call, self.fleet.gateways)
         except ApiError as error:
             raise Refused(call, error) from None
@@ -189,9 +192,11 @@ class Intake:
     def _row(self, call: Call, ending: Ending) -> wire.RequestRow:
         """Makes a call's row, counts it and learns from it."""
         counted = prompt_tokens, output_tokens, source = counts(call, ending)
+        tokens = 0 if ending.status in NOT_SERVED else (prompt_tokens or 0) + (output_tokens or 0)
+        self.budgets.count(call, tokens)
         if call.charge is not None:
             ended_s = call.request.received_s if ending.ended_s is None else ending.ended_s
-            call.charge.settle(ending.status, (prompt_tokens or 0) + (output_tokens or 0), ended_s)
+            call.charge.settle(tokens, ended_s)
         actual = None
         features, classified = call.features, call.classified
         measured = source == "usage" and ending.status == "ok"

@@ -152,6 +152,23 @@ class RequestLimits(Message, frozen=True):
     concurrent_requests: int | None = None
 
 
+class RefusingBudget(Message, frozen=True):
+    """A tenant's budget of a month, which refuses requests once it is spent.
+
+    Attributes:
+        ends_at_s: Unix time at which it begins anew.
+        spent: What is spent of what, in words; empty: nothing of it is, as far as is known.
+        tokens: That it has; None: it is of something else alone.
+        tokens_used: By requests that came before `counted_to_s` (Unix time); gateways count those that come later.
+    """
+
+    ends_at_s: float
+    spent: str = ""
+    tokens: int | None = None
+    tokens_used: int = 0
+    counted_to_s: float = 0.0
+
+
 class FleetKey(Message, frozen=True):
     """An API key: SHA-256 hex of the secret, and whose it is. `services` empty: all.
 
@@ -159,6 +176,7 @@ class FleetKey(Message, frozen=True):
         limits: The key's own, beside its tenant's; None: it has none.
         addresses: Networks that it may be used from; empty: any.
         cache_salt: What engines keep its tenant's prefixes apart by, 64 hex digits; empty: they are shared.
+        budget: Its tenant's; None: it has none that refuses.
     """
 
     key_hash: str
@@ -171,6 +189,7 @@ class FleetKey(Message, frozen=True):
     tenant_limits: RequestLimits | None = None
     addresses: list[str] = []
     cache_salt: str = ""
+    budget: RefusingBudget | None = None
 
 
 class Fleet(Message, frozen=True):

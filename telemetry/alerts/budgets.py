@@ -14,11 +14,11 @@ from datetime import datetime
 
 from django.core.cache import cache
 
-from core.units import G_PER_KG
 from pools.models import Site
 from telemetry.models import Budget
 from telemetry.report_values.month_forecast import DAYS
-from telemetry.reports import tenant_month, tenant_use
+from telemetry.reports import budget_sides, tenant_month, tenant_use
+from telemetry.reports.budget_sides import BudgetSide
 from telemetry.reports.tenant_month import Figures, Month, Outlook
 
 from .alert_state_machine import Level, Reading
@@ -26,30 +26,31 @@ from .sources import Rules, Source
 
 USED, FORECAST = "budget_used", "budget_forecast"
 KEPT_S = 300
-MONEY, CARBON = "money", "carbon"
-WHY_UNKNOWN = {MONEY: "a tariff or rate is missing", CARBON: "an intensity is missing"}
+WHY_UNKNOWN = {budget_sides.MONEY: "a tariff or rate is missing", budget_sides.CARBON: "an intensity is missing"}
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a budget, in its unit: an amount of money, or kgCO2e. `so_far` None: not known."""
+    """One side of a budget, and how much of it is used. `so_far` None: not known."""
 
-    name: str
-    unit: str
-    budget: float
+    of: BudgetSide
     so_far: float | None
     outlook: Outlook
 
     @property
+    def name(self) -> str:
+        return self.of.name
+
+    @property
     def used(self) -> float | None:
-        return None if self.so_far is None else self.so_far / self.budget
+        return None if self.so_far is None else self.so_far / self.of.budget
 
     @property
     def comes_to(self) -> float | None:
-        return None if self.outlook.forecast is None else self.outlook.forecast.value / self.budget
+        return None if self.outlook.forecast is None else self.outlook.forecast.value / self.of.budget
 
     def words(self, value: float) -> str:
-        return f"{value:,.2f} of {self.budget:,.2f} {self.unit}"
+        return self.of.words(value)
 
 
 def _budgets(now: datetime, rules: Rules) -> Iterator[Reading]:
@@ -57,7 +58,7 @@ def _budgets(now: datetime, rules: Rules) -> Iterator[Reading]:
     if not budgets:
         return
     month = tenant_month.month_start(now)
-    known = repr([(one.tenant_id, one.tenant.name, one.amount, one.currency, one.carbon_kg) for one in budgets])
+    known = repr([(one.tenant.name, [(side.unit, side.budget) for side in budget_sides.sides(one)]) for one in budgets])
     thresholds = [rules[name].threshold for name in (USED, FORECAST) if name in rules]
     digest = hashlib.sha256(f"{known}{thresholds}".encode()).hexdigest()
     key = f"budget-readings:{month:%Y-%m}:{digest}"
@@ -84,27 +85,11 @@ def _read(budgets: Sequence[Budget], start: datetime, rules: Rules) -> Iterator[
 
 def _sides(month: Month, budget: Budget, now: Figures | None, days: Sequence[Figures | None]) -> list[Side]:
     found = []
-    if budget.amount:
-        cost = [_cost(one, budget.currency) for one in days]
-        found.append(_side(month, MONEY, budget.currency, float(budget.amount), _cost(now, budget.currency), cost))
-    if budget.carbon_kg:
-        carbon = [_carbon_kg(one) for one in days]
-        found.append(_side(month, CARBON, "kgCO₂e", float(budget.carbon_kg), _carbon_kg(now), carbon))
+    for side in budget_sides.sides(budget):
+        so_far = None if now is None else side.used(now)
+        by_day = [None if one is None else side.used(one) for one in days]
+        found.append(Side(side, so_far, tenant_month.outlook(month, so_far, by_day, side.budget)))
     return found
-
-
-def _side(
-    month: Month, name: str, unit: str, budget: float, so_far: float | None, days: Sequence[float | None]
-) -> Side:
-    return Side(name, unit, budget, so_far, tenant_month.outlook(month, so_far, days, budget))
-
-
-def _cost(figures: Figures | None, currency: str) -> float | None:
-    return None if figures is None else figures.cost(currency)
-
-
-def _carbon_kg(figures: Figures | None) -> float | None:
-    return None if figures is None or figures.carbon_g is None else figures.carbon_g / G_PER_KG
 
 
 def _used(month: Month, budget: Budget, sides: Sequence[Side], threshold: float) -> Reading:

@@ -1,21 +1,27 @@
-"""Budgets say what a tenant may cost and emit in a month. They stop nothing: pages show how much is used."""
+"""Budgets say what a tenant may use, emit and cost in a month. Some refuse what is beyond; pages show what is used."""
 
 from __future__ import annotations
 
 from decimal import Decimal
 
 from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 
+from core import bounds
 from pools.models import Tenant
 
 _POSITIVE = [MinValueValidator(Decimal("0.01"))]
+_TOKENS = bounds.of("tokens", "budget")
+assert _TOKENS is not None
 
 
 class Budget(models.Model):
-    """A tenant's budget for each calendar month (UTC), at all sites together: money, location-based carbon, or both."""
+    """A tenant's budget for each calendar month (UTC), at all sites together: one to four amounts.
+
+    `refuses`: once one of them is spent, gateways refuse the tenant's requests until the month ends.
+    """
 
     tenant = models.OneToOneField(Tenant, on_delete=models.CASCADE, related_name="budget")
     amount = models.DecimalField(
@@ -35,12 +41,33 @@ class Budget(models.Model):
         validators=_POSITIVE,
         help_text="kgCO2e of a month, location-based.",
     )
+    energy_kwh = models.DecimalField(
+        max_digits=14,
+        decimal_places=2,
+        null=True,
+        blank=True,
+        validators=_POSITIVE,
+        help_text="Serving energy of a month in kWh.",
+    )
+    tokens = models.PositiveBigIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(int(_TOKENS.least)), MaxValueValidator(int(_TOKENS.most))],
+        help_text="Tokens of a month, of prompts and answers.",
+    )
+    refuses = models.BooleanField(
+        default=False, help_text="Refuse the tenant's requests for the rest of the month once an amount is spent."
+    )
 
     class Meta:
         ordering = ["tenant__name"]
         constraints = [
             models.CheckConstraint(
-                condition=Q(amount__isnull=False) | Q(carbon_kg__isnull=False), name="budget_of_something"
+                condition=Q(amount__isnull=False)
+                | Q(carbon_kg__isnull=False)
+                | Q(energy_kwh__isnull=False)
+                | Q(tokens__isnull=False),
+                name="budget_of_something",
             ),
             models.CheckConstraint(
                 condition=Q(amount__gt=0, currency__regex=r"^[A-Z]{3}$") | Q(amount__isnull=True, currency=""),
@@ -49,6 +76,10 @@ class Budget(models.Model):
             models.CheckConstraint(
                 condition=Q(carbon_kg__gt=0) | Q(carbon_kg__isnull=True), name="budget_carbon_positive"
             ),
+            models.CheckConstraint(
+                condition=Q(energy_kwh__gt=0) | Q(energy_kwh__isnull=True), name="budget_energy_positive"
+            ),
+            models.CheckConstraint(condition=Q(tokens__gt=0) | Q(tokens__isnull=True), name="budget_tokens_positive"),
         ]
 
     def __str__(self) -> str:
@@ -56,8 +87,9 @@ class Budget(models.Model):
 
     def clean(self) -> None:
         super().clean()
-        if self.amount is None and self.carbon_kg is None:
-            raise ValidationError({"amount": "give an amount, or kgCO2e in carbon_kg, or both"})
+        if all(value is None for value in (self.amount, self.carbon_kg, self.energy_kwh, self.tokens)):
+            words = "give an amount, kgCO2e in carbon_kg, kWh in energy_kwh, or tokens: at least one of them"
+            raise ValidationError({"amount": words})
         if self.amount is None and self.currency:
             raise ValidationError({"currency": "leave it empty without an amount"})
         if self.amount is not None and not (

@@ -71,12 +71,18 @@ class Month:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Sums that a line shows. None: not known, or of a part not; `costs` by currency."""
+    """Sums that a line shows. None: not known, or of a part not; `costs` by currency.
+
+    `least_...`: what is known of it, the rest counted as nothing.
+    """
 
     energy_j: float
     carbon_g: float | None
     costs: tuple[tuple[str, float | None], ...]
     output_tokens: int
+    tokens: int  # of prompts too
+    least_carbon_g: float
+    least_costs: tuple[tuple[str, float], ...]
 
     @classmethod
     def of(cls, by_currency: Mapping[str, Totals]) -> Figures:
@@ -85,11 +91,23 @@ class Figures:
             total += totals
         costs = ((currency, _known(totals.cost_nano, 1e9)) for currency, totals in by_currency.items())
         carbon_g = _known(total.location, 1e6) if total.lines else 0.0
-        return cls(total.energy_uj / 1e6, carbon_g, tuple(costs), total.output_tokens)
+        least = ((name, (one.electricity_nano + one.rental_nano) / 1e9) for name, one in by_currency.items())
+        return cls(
+            total.energy_uj / 1e6,
+            carbon_g,
+            tuple(costs),
+            total.output_tokens,
+            total.prompt_tokens + total.output_tokens,
+            total.location_ug / 1e6,
+            tuple(least),
+        )
 
     def cost(self, currency: str) -> float | None:
         """Returns what it cost in a currency: nothing where it paid nothing in it. None: not known."""
         return dict(self.costs).get(currency, 0.0)
+
+    def least_cost(self, currency: str) -> float:
+        return dict(self.least_costs).get(currency, 0.0)
 
 
 def month_of(start: datetime, site_ids: Sequence[int]) -> Month:
@@ -131,7 +149,7 @@ def newest_days(month: Month, tenant_id: int) -> list[Figures | None]:
 def newest_days_by_tenant(month: Month) -> dict[int, list[Figures | None]]:
     """Returns the same of all tenants that used something. One query while no hour of the days is settled anew."""
     span = month.newest_days(None)
-    key = f"tenant-days:{span.end:%Y-%m-%dT%H}:{tenant_use.newest_version(span)}:{_joined(month.site_ids)}"
+    key = f"tenant-days:2:{span.end:%Y-%m-%dT%H}:{tenant_use.newest_version(span)}:{_joined(month.site_ids)}"
     found: dict[int, list[Figures | None]] | None = cache.get(key)
     if found is None:
         begun = _begun(month)

@@ -19,8 +19,6 @@ from ..token_bucket import TokenBucket
 MINUTE_S = 60.0
 RUNNING_RETRY_S = 1  # nobody knows when a request ends
 
-_NOT_SERVED = frozenset({"rejected", "client_error"})
-
 
 class _Rate:
     """Allows so many a minute: of the whole limit this gateway's part."""
@@ -94,13 +92,12 @@ class Charge:
     meters: tuple[_Meter, ...]
     tokens: int
 
-    def settle(self, status: str, tokens: int, now_s: float) -> None:
-        """Counts what the request took in place of what it might have; no tokens where nobody served it."""
-        used = 0 if status in _NOT_SERVED else tokens
+    def settle(self, tokens: int, now_s: float) -> None:
+        """Counts what the request took in place of what it might have."""
         for meter in self.meters:
             meter.running -= 1
             if meter.tokens is not None:
-                meter.tokens.spend(used - self.tokens, now_s)
+                meter.tokens.spend(tokens - self.tokens, now_s)
 
 
 class LimitKeeper:

@@ -21,6 +21,8 @@ from .endpoint import Endpoint
 from .engine_order import EngineWork
 from .sse import Meter, Usage
 
+NOT_SERVED = frozenset({"rejected", "client_error"})  # statuses of requests for which no engine has worked
+
 # Request ids are this process's own random part and a number: a system call for each would cost more than all the rest.
 _BOOT = os.urandom(10).hex()
 _NUMBERS = itertools.count(1)
@@ -29,8 +31,8 @@ _NUMBERS = itertools.count(1)
 class Charge(Protocol):
     """Counts a request against limits until it has ended."""
 
-    def settle(self, status: str, tokens: int, now_s: float) -> None:
-        """Counts what it took in place of what it might have. `status`: RequestRow's; `now_s`: monotonic."""
+    def settle(self, tokens: int, now_s: float) -> None:
+        """Counts what it took in place of what it might have. `now_s`: monotonic."""
 
 
 @dataclass(slots=True)

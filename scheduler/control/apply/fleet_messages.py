@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db.models import Q
+from msgspec.structs import replace
 
 from core.engine import gpu_types
 from core.observations.limits import class_limits
@@ -16,7 +17,7 @@ from pools import wire
 from pools.models import Instance, Node, Pool, RequestClass, Service, Site
 from scheduler.batches import batch_keys
 from scheduler.control import service_policy
-from scheduler.control.apply import measured_messages
+from scheduler.control.apply import budget_messages, measured_messages
 from scheduler.models import ControllerState
 from telemetry.carbon.site_signals import intensity_at, marginal_at
 
@@ -34,12 +35,18 @@ def fleet_snapshot(now: datetime, version: int) -> wire.Fleet:
         version=version,
         at_s=now.timestamp(),
         services=[_service(service, intensity, marginal) for service in services],
-        keys=batch_keys.messages(batch_keys.live_keys(now)) + batch_keys.fleet_keys(now),
+        keys=_keys(now),
         nodes=list(Node.objects.values_list("name", flat=True)),
         gpu_types=list(gpu_types.declared()),
         measured=measured,
         profiles=measured_messages.contents(measured),
     )
+
+
+def _keys(now: datetime) -> list[wire.FleetKey]:
+    budgets = budget_messages.by_tenant(now)
+    keys = batch_keys.messages(batch_keys.live_keys(now)) + batch_keys.fleet_keys(now)
+    return [replace(key, budget=budgets[key.tenant_id]) if key.tenant_id in budgets else key for key in keys]
 
 
 def _service(

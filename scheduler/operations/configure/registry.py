@@ -390,10 +390,14 @@ _ALL = (
         _FINANCE,
         "Budgets of tenants",
         "budget",
-        _plain("tenant", "amount", "currency", "carbon_kg"),
+        (
+            Group("Of a month", ("tenant", "amount", "currency", "carbon_kg", "energy_kwh", "tokens")),
+            Group("When it is spent", ("refuses",)),
+        ),
         ("tenant",),
-        ("tenant", "amount", "currency", "carbon_kg"),
-        help="What a tenant may cost and emit in a month. It stops nothing: the tenant's page says how much is used.",
+        ("tenant", "amount", "currency", "carbon_kg", "energy_kwh", "tokens", "refuses"),
+        help="What a tenant may use, emit and cost in a month. Its page says how much is used. Gateways refuse "
+        "its requests once it is spent, where that is set.",
     ),
     Owned(
         "report-schedules",

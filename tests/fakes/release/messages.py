@@ -198,8 +198,9 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
         tokenizer="/srv/tokenizers/llama3.json",
     )
     of_key, of_tenant = wire.RequestLimits(60, 100_000, 4), wire.RequestLimits(600, 1_000_000, 40)
+    budget = wire.RefusingBudget(NOW_S + 86_400, "9 of 9 kWh", 1_000_000, 900_000, NOW_S)
     key = wire.FleetKey(
-        "ab" * 32, 5, "acme", 2, ["llama3-70b"], NOW_S + 86_400, of_key, of_tenant, ["192.0.2.0/24"], "cd" * 32
+        "ab" * 32, 5, "acme", 2, ["llama3-70b"], NOW_S + 86_400, of_key, of_tenant, ["192.0.2.0/24"], "cd" * 32, budget
     )
     return wire.Fleet(12, NOW_S, [service], [key], [NODE])
 

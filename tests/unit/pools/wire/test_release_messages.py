@@ -23,6 +23,7 @@ NOT_YET_RELEASED = {
     "HostSampleRow",
     "MeasuredEngine",
     "OpenRequests",
+    "RefusingBudget",
     "RequestLimits",
 }  # types newer than the last release: the next one records them
 

@@ -85,14 +85,14 @@ def test_tokens_are_charged_at_most_and_then_as_they_were() -> None:
     call = counter.ask(0.0, max_tokens=80)
     assert b"x-ratelimit-remaining-tokens: 10\r\n" in call.limit_headers
     assert counter.refused(0.0).kind == "tokens"
-    call.charge.settle("ok", 30, 0.0)
+    call.charge.settle(30, 0.0)
     assert b"x-ratelimit-remaining-tokens: 55\r\n" in counter.ask(0.0).limit_headers
 
 
 def test_tokens_beyond_the_charge_are_a_debt() -> None:
     counter = Counter(wire.RequestLimits(tokens_per_minute=60))
     call = counter.ask(0.0)
-    call.charge.settle("ok", 120, 0.0)
+    call.charge.settle(120, 0.0)
     assert counter.refused(60.0).retry_after_s == 15
     counter.ask(76.0)
 
@@ -101,7 +101,7 @@ def test_tokens_of_a_request_that_nobody_served_are_given_back() -> None:
     counter = Counter(wire.RequestLimits(tokens_per_minute=15))
     call = counter.ask(0.0)
     counter.refused(0.0)
-    call.charge.settle("rejected", 10, 0.0)
+    call.charge.settle(0, 0.0)
     counter.ask(0.0)
 
 
@@ -121,7 +121,7 @@ def test_requests_at_a_time_are_refused_until_one_has_ended() -> None:
     counter = Counter(tenant_limits=wire.RequestLimits(concurrent_requests=1))
     call = counter.ask(0.0)
     assert counter.refused(1.0, key_id=2).retry_after_s == 1
-    call.charge.settle("client_gone", 0, 2.0)
+    call.charge.settle(0, 2.0)
     counter.ask(2.0, key_id=2)
 
 
