@@ -24,7 +24,7 @@ from core.algorithms.queue.aimd import AimdConfig, next_window
 from pools.models import Node, Service
 from scheduler import agents
 from scheduler.batches import batch_keys, lifecycle, planning, tenant_files
-from scheduler.batches.results import Fate, fate_of, result_line, retry_in_s, usage_of
+from scheduler.batches.results import Fate, fate_of, result_line, retry_in_s, spent_budget, usage_of
 from scheduler.batches.sending import LineOutcome, Request, Sender
 from scheduler.models import Batch, BatchLine, BatchStatus
 
@@ -74,6 +74,7 @@ class Runner:
             if not flying and (ending or not any(self._may_go_on(lane) for lane in self._lanes.values())):
                 break
             self._take(self._sender.collect(COLLECT_S))
+        self._end_what_is_stopped()
         lifecycle.advance(self._now())
         for lane in self._lanes.values():
             lane.rate.learn()
@@ -92,6 +93,7 @@ class Runner:
         now = self._now()
         lifecycle.advance(now)
         self._forget_what_is_over()
+        self._end_what_is_stopped()
         for service in Service.objects.filter(batch__status=BatchStatus.IN_PROGRESS).distinct():
             if service.pk not in self._lanes:
                 self._lanes[service.pk] = Lane(service, planning.load_rate(service))
@@ -111,6 +113,12 @@ class Runner:
             self._sender.drop(over)
             for pk in over:
                 del lane.flying[pk]
+
+    def _end_what_is_stopped(self) -> None:
+        """Batches that nothing more is sent of end once nothing of them is under way."""
+        flying = {line.batch_id for lane in self._lanes.values() for line in lane.flying.values()}
+        for batch in Batch.objects.filter(status=BatchStatus.IN_PROGRESS).exclude(errors=[]).exclude(pk__in=flying):
+            lifecycle.finalize(batch, self._now())
 
     def _adjust(self, lane: Lane, now_s: float) -> None:
         lane.rate.ran(now_s, bool(lane.flying), 0)
@@ -153,7 +161,7 @@ class Runner:
         """Returns lines to send, of the batch that is due first, in their order."""
         now, found = self._now(), list[BatchLine]()
         batches = Batch.objects.filter(
-            service=lane.service, status=BatchStatus.IN_PROGRESS, expires_at__gt=now, key__isnull=False
+            service=lane.service, status=BatchStatus.IN_PROGRESS, expires_at__gt=now, key__isnull=False, errors=[]
         )
         for batch in batches.order_by("expires_at", "pk"):
             open_ones = batch.lines.filter(result__isnull=True).exclude(pk__in=lane.flying).exclude(not_before__gt=now)
@@ -180,6 +188,8 @@ class Runner:
         """Stores what came of one request. Returns whether the line is done."""
         fate = fate_of(outcome, line.attempts + 1, tenant_files.limits()["attempts"])
         if fate is Fate.DONE:
+            if words := spent_budget(outcome):
+                lifecycle.stop(line.batch_id, words)
             return store(line, outcome)
         lane.refused = lane.refused or outcome.status == 429
         counted = fate is Fate.AGAIN

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 BUFFERED_BYTES = 4 << 20  # of lines, until they are inserted
 READ_ROWS = 20  # at a time, of results, which may have some megabytes each
 EXPIRED = ("batch_expired", "This request could not be executed before the completion window expired.")
+BUDGET_SPENT = "insufficient_quota"
 CANCELLED = ("batch_cancelled", "This request was not executed: its batch was cancelled.")
 
 
@@ -103,6 +104,17 @@ def _insert(batch: Batch, checker: Checker, file: File) -> None:
         BatchLine.objects.bulk_create(rows)
 
 
+def stop(batch_id: int, message: str) -> None:
+    """Sends nothing more of a batch whose tenant's budget is spent: what is left fails with what the gateway said."""
+    fault = Fault(BUDGET_SPENT, message).shape()
+    Batch.objects.filter(pk=batch_id, status=BatchStatus.IN_PROGRESS).update(errors=[fault])
+
+
+def finalize(batch: Batch, now: datetime) -> None:
+    """Ends a batch before all of its lines have a result."""
+    _move(batch, BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, now)
+
+
 def finish(batch: Batch, now: datetime) -> None:
     """Writes what came of the lines into the batch's files, and deletes the lines. Lines without a result get the
     reason.
@@ -111,6 +123,9 @@ def finish(batch: Batch, now: datetime) -> None:
         locked = Batch.objects.select_for_update().get(pk=batch.pk)
         if locked.status == BatchStatus.CANCELLING:
             final, moment, reason = BatchStatus.CANCELLED, "cancelled_at", CANCELLED
+        elif locked.status == BatchStatus.FINALIZING and locked.errors:
+            final, moment = BatchStatus.COMPLETED, "completed_at"
+            reason = locked.errors[0]["code"], locked.errors[0]["message"]
         elif locked.status == BatchStatus.FINALIZING:
             undone = locked.lines.filter(result__isnull=True).exists()
             final, moment, reason = (

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler.batches.lifecycle import request_id, result_of
+from scheduler.batches.lifecycle import BUDGET_SPENT, request_id, result_of
 from scheduler.batches.sending import LineOutcome
 from scheduler.models import BatchLine
 
@@ -25,6 +25,8 @@ class Fate(Enum):
 
 def fate_of(outcome: LineOutcome, attempts: int, most: int) -> Fate:
     """Decides what becomes of a line. `attempts` includes this one."""
+    if outcome.final:
+        return Fate.DONE
     if outcome.unsent or outcome.status in NOT_NOW:
         return Fate.LATER
     if outcome.status is None or outcome.status in FAULTY:
@@ -55,6 +57,26 @@ def result_line(line: BatchLine, outcome: LineOutcome) -> bytes:
         body = {"error": {"message": text, "type": "server_error", "param": None, "code": None}}
     response = {"status_code": outcome.status, "request_id": outcome.request_id or request_id(line), "body": body}
     return result_of(line, response)
+
+
+class _Error(msgspec.Struct):
+    code: str | None = None
+    message: str = ""
+
+
+class _Refusal(msgspec.Struct):
+    error: _Error | None = None
+
+
+def spent_budget(outcome: LineOutcome) -> str:
+    """Returns what the gateway says of its tenant's budget that is spent; empty: it says nothing of the kind."""
+    if outcome.status != 429:
+        return ""
+    try:
+        error = msgspec.json.decode(outcome.body, type=_Refusal).error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    return error.message if error is not None and error.code == BUDGET_SPENT else ""
 
 
 class _Usage(msgspec.Struct):

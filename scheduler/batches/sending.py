@@ -32,7 +32,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class LineOutcome:
-    """The end of a request. `status` None: there was no answer, `error` says why; `unsent`: nobody received it."""
+    """The end of a request. `status` None: there was no answer, `error` says why; `unsent`: nobody received it.
+
+    `final`: the gateway says that to send it again is of no use.
+    """
 
     line: int
     status: int | None
@@ -41,6 +44,7 @@ class LineOutcome:
     retry_after_s: float | None = None
     error: str = ""
     unsent: bool = False
+    final: bool = False
 
 
 class Sender(Protocol):
@@ -140,6 +144,7 @@ class GatewaySender:
                     body,
                     response.headers.get("x-request-id", ""),
                     _seconds(response.headers.get("retry-after")),
+                    final=response.headers.get("x-should-retry") == "false",
                 )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             unsent = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import os
 import signal
@@ -30,7 +31,7 @@ from pools import demo, wire
 from pools.gateway.server import Config, GatewayServer
 from pools.models import ApiKey, Service, Site, Tenant
 from pools.writes import hash_secret, register_key
-from scheduler.batches import batch_keys, batch_runner, lifecycle, planning, tenant_files
+from scheduler.batches import batch_keys, batch_requests, batch_runner, lifecycle, planning, tenant_files
 from scheduler.batches.input_lines import ENDPOINTS
 from scheduler.batches.sending import GatewaySender, LineOutcome, Request
 from scheduler.control.apply import fleet_messages
@@ -597,6 +598,29 @@ def test_refused_lines_come_again_when_the_gateway_says_so(service: Service) -> 
     assert batch_runner.work(lambda: sender)
     assert sender.sent == 6
     assert Batch.objects.get().completed == 3
+
+
+def test_rest_of_a_batch_fails_at_once_when_its_tenants_budget_is_spent(service: Service) -> None:
+    batch = made_batch(service, 20)
+    spent = b'{"error":{"message":"It is spent.","type":"insufficient_quota","param":null,"code":"insufficient_quota"}}'
+    answers = itertools.chain([200, 200, 429], itertools.repeat(200))
+
+    def until_it_is_spent(request: Request) -> LineOutcome:
+        status = next(answers)
+        return ok(request) if status == 200 else LineOutcome(request.line, status, spent, "rid", 86_400, final=True)
+
+    sender = FakeSender(until_it_is_spent)
+    assert batch_runner.work(lambda: sender)
+    assert sender.sent == sender.most == 4, "those under way are awaited, and no more are sent"
+    batch.refresh_from_db()
+    assert (batch.status, batch.completed, batch.failed) == ("completed", 3, 17)
+    assert [fault["code"] for fault in batch_requests.shape(batch)["errors"]["data"]] == ["insufficient_quota"]
+    failed = File.objects.get(uid=batch.error_file_uid)
+    lines = [json.loads(line) for line in b"".join(tenant_files.read(failed)).splitlines()]
+    assert [line["response"]["status_code"] for line in lines if line["response"]] == [429]
+    assert {line["error"]["code"] for line in lines if line["error"]} == {"insufficient_quota"}
+    assert {line["error"]["message"] for line in lines if line["error"]} == {"It is spent."}
+    assert len(lines) == 17
 
 
 def test_result_is_written_once_when_a_line_was_sent_twice(service: Service) -> None:

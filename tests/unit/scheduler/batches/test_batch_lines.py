@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler.batches import input_lines as batch_lines
 from scheduler.batches.input_lines import Checked, Checker, split
 from scheduler.batches.planning import RateMeter
-from scheduler.batches.results import Fate, fate_of, result_line, retry_in_s, usage_of
+from scheduler.batches.results import Fate, fate_of, result_line, retry_in_s, spent_budget, usage_of
 from scheduler.batches.sending import LineOutcome
 from scheduler.batches.tenant_files import CHUNK_BYTES, rechunk
 from scheduler.models import BatchLine
@@ -124,6 +124,25 @@ def outcome(status: int | None, body: bytes = b"{}", **more: Any) -> LineOutcome
 def test_what_an_end_means_for_the_line(found: LineOutcome, fate: Fate) -> None:
     assert fate_of(found, 1, 3) is fate
     assert fate_of(found, 3, 3) is (Fate.DONE if fate is Fate.AGAIN else fate)
+
+
+def test_line_is_done_when_the_gateway_says_that_to_send_it_again_is_of_no_use() -> None:
+    assert fate_of(outcome(429), 1, 3) is Fate.LATER
+    assert fate_of(outcome(429, final=True), 1, 3) is Fate.DONE
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (429, b'{"error":{"code":"insufficient_quota","message":"spent","type":"x","param":null}}', "spent"),
+        (429, b'{"error":{"code":"rate_limit_exceeded","message":"slower"}}', ""),
+        (429, b'{"error":{"code":1}}', ""),
+        (429, b"busy", ""),
+        (500, b'{"error":{"code":"insufficient_quota","message":"spent"}}', ""),
+    ],
+)
+def test_spent_budget_is_known_by_its_code(status: int, body: bytes, said: str) -> None:
+    assert spent_budget(outcome(status, body)) == said
 
 
 def test_waits_grow_and_keep_to_what_the_gateway_says() -> None:
