@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from pools.access import rights
-from pools.models import Membership, Site, Tenant
+from pools.models import LIMITS, ApiKey, Membership, Service, Site, Tenant
 
 LIFETIMES = (("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("365", "1 year"), ("", "no end"))
 ROLE_WORDS = {
@@ -76,6 +76,32 @@ class KeyForm(Fields):
     )
     label = forms.CharField(label="What for", max_length=100)
     lifetime = forms.ChoiceField(label="Valid for", choices=LIFETIMES, initial="90", required=False)
+    services = forms.ModelMultipleChoiceField(
+        Service.objects.order_by("name"),
+        to_field_name="name",
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="None chosen: all services.",
+    )
+    addresses = forms.CharField(
+        label="May be used from",
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 2, "autocapitalize": "none", "spellcheck": "false"}),
+        help_text="Networks such as 192.0.2.0/24 or 2001:db8::/48, with commas or spaces between; empty: anywhere.",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields |= {name: ApiKey._meta.get_field(name).formfield(min_value=1) for name in LIMITS}
+
+    def clean_addresses(self) -> list[str] | None:
+        return self.cleaned_data["addresses"].replace(",", " ").split() or None
+
+    def may(self) -> dict[str, Any]:
+        """Returns what the key may, as `people.new_key` takes it."""
+        given = self.cleaned_data
+        names = [service.name for service in given["services"]] or None
+        return {"services": names, "addresses": given["addresses"], **{name: given[name] for name in LIMITS}}
 
 
 class ProofForm(Fields):

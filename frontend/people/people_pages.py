@@ -135,12 +135,16 @@ def person_two_step_off(request: HttpRequest, user_id: int) -> HttpResponse:
 def keys(request: HttpRequest) -> HttpResponse:
     form = KeyForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
-        given = form.cleaned_data
-        key, secret = people.new_key(
-            audit.actor_of(request), given["tenant"], given["label"], expiry(given["lifetime"])
-        )
-        publish_to_gateways()
-        return shown_once(request, f"A key of {key.tenant}", [("API key", secret)], "keys")
+        given, actor = form.cleaned_data, audit.actor_of(request)
+        try:
+            key, secret = people.new_key(
+                actor, given["tenant"], given["label"], expiry(given["lifetime"]), **form.may()
+            )
+        except ValidationError as error:
+            form.take(error)
+        else:
+            publish_to_gateways()
+            return shown_once(request, f"A key of {key.tenant}", [("API key", secret)], "keys")
     keys = ApiKey.objects.select_related("tenant").order_by("tenant__name", "-created_at")
     tokens = (
         AccessToken.objects.select_related("user").filter(revoked_at=None).order_by("user__username", "-created_at")

@@ -42,6 +42,7 @@ from greenserve.cli import cli
 from pools.access import audit, people, rights
 from pools.access.rights import Right
 from pools.models import AccessToken, ApiKey, AuditEntry, Membership, Site, Tenant
+from tests.fakes import seed
 from tests.fakes.oidc import FakeOidc
 from tests.fakes.people import PASSWORD, ROLES, person
 
@@ -487,6 +488,35 @@ def test_tenant_key_is_shown_once_and_revoked(django_capture_on_commit_callbacks
     key.refresh_from_db()
     assert key.revoked_at is not None
     assert "revoked" in client.get("/keys/").content.decode()
+
+
+def test_new_key_says_at_each_field_what_is_wrong_and_keeps_what_was_typed(redis_client):
+    seeded = seed.fleet(timezone.now())
+    client, tenant, service = client_of(person("administrator")), seeded.tenants[0], seeded.service
+    given = {
+        "tenant": tenant.name,
+        "label": "shop",
+        "lifetime": "30",
+        "services": [service.name],
+        "addresses": "192.0.2.0/24, 2001:db8::/48\n10.0.0.1/8",
+        "requests_per_minute": "0",
+        "tokens_per_minute": "1000",
+    }
+    before = ApiKey.objects.count()
+    answer = client.post("/keys/", given | {"services": ["none"]})
+    assert answer.status_code == 400
+    assert set(answer.context["form"].errors) == {"services", "requests_per_minute"}
+    answer = client.post("/keys/", given | {"requests_per_minute": ""})
+    assert set(answer.context["form"].errors) == {"addresses"}
+    page = answer.content.decode()
+    assert "10.0.0.1/8" in page.split('id="id_addresses_error"')[1], "the error names the network"
+    assert "192.0.2.0/24, 2001:db8::/48" in page.split('name="addresses"')[1].split("</textarea>")[0]
+    assert ApiKey.objects.count() == before
+    right = given | {"requests_per_minute": "", "addresses": "192.0.2.0/24, 2001:db8::/48"}
+    assert client.post("/keys/", right).status_code == 200
+    made = ApiKey.objects.get(label="shop")
+    assert (made.services, made.addresses) == ([service.name], ["192.0.2.0/24", "2001:db8::/48"])
+    assert (made.requests_per_minute, made.tokens_per_minute, made.concurrent_requests) == (None, 1000, None)
 
 
 def test_key_is_of_a_tenant_that_is_found_as_its_name_is_typed():
