@@ -141,6 +141,7 @@ class EnvoyStream:
         pieces: int = 1,
         subset: Sequence[str] | None = None,
         trailers: bool = False,
+        source: str | None = None,
     ) -> Sent | Answered:
         raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         given = {"authorization": f"Bearer {SECRET}"} if headers is None else headers
@@ -148,6 +149,8 @@ class EnvoyStream:
         if raw:
             self.headers["content-length"] = str(len(raw))
         first: dict[str, Any] = {"request_headers": http_headers(self.headers, end=not raw)}
+        if source is not None:
+            first["attributes"] = {"envoy.filters.http.ext_proc": struct({"source.address": source})}
         if subset is not None:
             first["metadata_context"] = {
                 "filter_metadata": {"envoy.lb.subset_hint": struct({f"{DESTINATION}-subset": list(subset)})}

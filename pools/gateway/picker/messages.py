@@ -107,10 +107,15 @@ def served_by(message: pb.ProcessingRequest) -> str | None:
 
 
 def attribute(message: pb.ProcessingRequest, name: str) -> str | None:
-    """Returns one of the filter's `response_attributes`; None: not sent."""
+    """Returns one of the filter's `request_attributes` or `response_attributes`; None: not sent."""
     if _ATTRIBUTES not in message.attributes or name not in message.attributes[_ATTRIBUTES].fields:
         return None
     return message.attributes[_ATTRIBUTES].fields[name].string_value or None
+
+
+def client_host(message: pb.ProcessingRequest) -> str:
+    """Returns the address that Envoy takes for the client's, by the attribute `source.address`; empty: not sent."""
+    return (attribute(message, "source.address") or "").rpartition(":")[0].strip("[]")
 
 
 # -- what the picker answers -----------------------------------------------------------------------

@@ -97,7 +97,9 @@ class Processing:
             request = await self._take_in(head, first)
             if request is None:
                 return False
-            call = self._call = self._context.runtime.intake.call(request, BY_PATH[_path(head)])
+            call = self._call = self._context.runtime.intake.call(
+                request, BY_PATH[_path(head)], messages.client_host(first)
+            )
             call.endpoints = messages.subset_of(first)
             where = await self._place(call)
         except Refused as refused:
@@ -119,10 +121,10 @@ class Processing:
 
     async def _take_in(self, head: Request, first: Any) -> Request | None:
         """Returns the request with its body; None: it was one that the picker answers itself. Raises ApiError."""
-        path, intake = _path(head), self._context.runtime.intake
+        path, intake, host = _path(head), self._context.runtime.intake, messages.client_host(first)
         models_asked = asks_for_models(path)
         if models_asked and head.method in (b"GET", b"HEAD"):
-            models = intake.models(head, path, self._context.started_at_s)
+            models = intake.models(head, path, self._context.started_at_s, host)
             await self._send(messages.immediate(200, models, _identity(head, None)))
             return None
         if not models_asked and path not in BY_PATH:
@@ -130,7 +132,7 @@ class Processing:
         if head.method != b"POST" or models_asked:
             what = "GET" if models_asked else "POST"
             raise ApiError(405, f"Use {what} here.", code="method_not_allowed")
-        intake.key(head)  # before the body is waited for
+        intake.key(head, host)  # before the body is waited for
         body = b"" if first.request_headers.end_of_stream else await self._body()
         return messages.request_of(head.headers, body)
 
@@ -228,7 +230,7 @@ class Processing:
                 self._rewrites = self._answer if ok else partial(openai_error, self._status)
         if message.response_headers.end_of_stream:
             self._end(complete=True)
-        shown = _identity(call.request, call)
+        shown = _identity(call.request, call) | _limits(call)
         if self._rewrites not in (None, self._answer):
             shown["content-type"] = b"application/json"
         await self._send(messages.response_headers(shown))
@@ -378,6 +380,12 @@ def _failed_upstream(said: bytes) -> bytes:
 
 def _path(head: Request) -> bytes:
     return head.path.partition(b"?")[0]
+
+
+def _limits(call: Call) -> dict[str, bytes]:
+    """Returns the headers that tell the client what is left of its limits."""
+    lines = (line.partition(b": ") for line in call.limit_headers.splitlines())
+    return {name.decode(): value for name, _, value in lines}
 
 
 def _identity(head: Request, call: Call | None) -> dict[str, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from pools import wire
 from tests.fakes.envoy import BUFFERED, DUPLEX, STREAMED, Answered, EnvoyStream, Sent, http_headers
-from tests.fakes.fleet import ENGINE_MODEL, EXPIRED_SECRET, MODEL, SECRET
+from tests.fakes.fleet import ENGINE_MODEL, EXPIRED_SECRET, MODEL, SECRET, key
 from tests.unit.pools.gateway.conftest import completion, until
 from tests.unit.pools.gateway.picker.picker_bench import HERE, THERE, Picker, running
 
@@ -182,6 +183,37 @@ async def test_request_waits_and_goes_when_there_is_room(picker: Picker) -> None
         got = await first.begin_answer()
         await first.answer_piece(got, TOKENS[0])
         assert (await waiting).endpoint == HERE
+
+
+def narrow(picker: Picker, **may: Any) -> None:
+    """Puts one key in force, in the place of all others."""
+    made, fleet = key(SECRET, 1), picker.fleet.fleet()
+    own = wire.FleetKey(made.key_hash, 1, "acme", 1, **may)
+    fleet = wire.Fleet(fleet.version, fleet.at_s, fleet.services, [own], fleet.nodes)
+    picker.server.runtime.fleet.apply(fleet, picker.fleet.states(), time.monotonic())
+
+
+@MODES
+async def test_answer_says_what_is_left_of_the_callers_limits(picker: Picker, mode: str, back: str) -> None:
+    narrow(picker, limits=wire.RequestLimits(requests_per_minute=10))
+    async with picker.envoy(mode, back).stream() as envoy:
+        await asked(envoy, stream=True)
+        answered = await envoy.answer(STREAM)
+    assert answered.headers["x-ratelimit-limit-requests"] == "10"
+    assert answered.headers["x-ratelimit-remaining-requests"] == "9"
+
+
+@pytest.mark.parametrize(
+    ("source", "status"),
+    [("192.0.2.7:41234", 0), ("[2001:db8::7]:41234", 0), ("198.51.100.1:41234", 401), (None, 401), ("192.0.2.7", 401)],
+)
+async def test_key_may_be_used_from_its_networks_when_envoy_says_where_the_client_is(
+    picker: Picker, source: str | None, status: int
+) -> None:
+    narrow(picker, addresses=["192.0.2.0/24", "2001:db8::/48"])
+    async with picker.envoy().stream() as envoy:
+        answered = await envoy.ask(completion(), source=source)
+    assert (answered.status if isinstance(answered, Answered) else 0) == status
 
 
 async def test_429_with_retry_after_when_the_line_is_full(picker: Picker) -> None:
