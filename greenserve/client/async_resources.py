@@ -255,8 +255,8 @@ class AsyncBudgets:
         tokens: int | None = None,
         page_size: int = PAGE_SIZE,
     ) -> AsyncRows[m.Budget]:
-        """Returns the rows, a page at a time. What a tenant may use, emit and cost in a month. The tenant's page
-        says how much is used. Gateways refuse its requests once it is spent, where that is set.
+        """Returns the rows, a page at a time. What a tenant may use, emit and cost in a month. Its page says how
+        much is used. Gateways refuse its requests once it is spent, where that is set.
 
         Args:
             currency: Of the amount, such as USD.
@@ -307,8 +307,8 @@ class AsyncBudgets:
         await self._transport.send(Call("DELETE", f"budgets/{key_segment(key)}/", etag=etag))
 
     async def get(self, key: str | int, /) -> m.Budget:
-        """Returns one. What a tenant may use, emit and cost in a month. The tenant's page says how much is used.
-        Gateways refuse its requests once it is spent, where that is set.
+        """Returns one. What a tenant may use, emit and cost in a month. Its page says how much is used. Gateways
+        refuse its requests once it is spent, where that is set.
         """
         return await self._transport.read(Call("GET", f"budgets/{key_segment(key)}/"), m.Budget)
 

@@ -265,8 +265,8 @@ class BroughtIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tenant may use, emit and cost in a month. The tenant's page says how much is used. Gateways refuse its
-    requests once it is spent, where that is set.
+    """What a tenant may use, emit and cost in a month. Its page says how much is used. Gateways refuse its requests
+    once it is spent, where that is set.
 
     Attributes:
         amount: Electricity and GPU-hours of a month, in the currency.
@@ -1861,8 +1861,8 @@ class ApplyStudy(TypedDict, total=False):
 
 
 class BudgetChanges(TypedDict, total=False):
-    """What a tenant may use, emit and cost in a month. The tenant's page says how much is used. Gateways refuse its
-    requests once it is spent, where that is set.
+    """What a tenant may use, emit and cost in a month. Its page says how much is used. Gateways refuse its requests
+    once it is spent, where that is set.
 
     Attributes:
         amount: Electricity and GPU-hours of a month, in the currency.
@@ -2237,8 +2237,8 @@ class NewApiKey(TypedDict, total=False):
 
 
 class NewBudget(TypedDict, total=False):
-    """What a tenant may use, emit and cost in a month. The tenant's page says how much is used. Gateways refuse its
-    requests once it is spent, where that is set.
+    """What a tenant may use, emit and cost in a month. Its page says how much is used. Gateways refuse its requests
+    once it is spent, where that is set.
 
     Attributes:
         amount: Electricity and GPU-hours of a month, in the currency.

@@ -115,7 +115,7 @@ class Runner:
                 del lane.flying[pk]
 
     def _end_what_is_stopped(self) -> None:
-        """Batches that nothing more is sent of end once nothing of them is under way."""
+        """Ends batches of which nothing more is sent, once nothing of them is under way."""
         flying = {line.batch_id for lane in self._lanes.values() for line in lane.flying.values()}
         for batch in Batch.objects.filter(status=BatchStatus.IN_PROGRESS).exclude(errors=[]).exclude(pk__in=flying):
             lifecycle.finalize(batch, self._now())

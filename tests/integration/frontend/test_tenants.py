@@ -219,6 +219,10 @@ def test_hours_that_are_not_whole_are_no_span():
         ({"amount": "10"}, "currency"),
         ({"amount": "10", "currency": "usd"}, "currency"),
         ({"carbon_kg": "-1"}, "carbon_kg"),
+        ({"energy_kwh": "0"}, "energy_kwh"),
+        ({"tokens": 0}, "tokens"),
+        ({"tokens": 10**16}, "tokens"),
+        ({"refuses": True}, "amount"),
         ({"carbon_kg": "1", "currency": "USD"}, "currency"),
     ],
 )
@@ -232,6 +236,23 @@ def test_budget_is_set_by_rest(client, seeded):
     body = {"tenant": seeded.tenants[2].name, "amount": "12.50", "currency": "USD"}
     assert client.post("/api/v1/budgets/", body, content_type="application/json").status_code == 201
     assert str(Budget.objects.get(tenant=seeded.tenants[2]).amount) == "12.50"
+
+
+def test_budget_of_energy_and_tokens_that_refuses_is_shown_with_what_is_used(client, seeded):
+    tenant = seeded.tenants[1]
+    body = {"tenant": tenant.name, "energy_kwh": "0.01", "tokens": 1000, "refuses": True}
+    made = client.post("/api/v1/budgets/", body, content_type="application/json")
+    assert made.status_code == 201, made.content
+    assert (made.json()["energy_kwh"], made.json()["tokens"], made.json()["refuses"]) == ("0.01", 1000, True)
+    month = months.month_of(datetime(2026, 3, 1, tzinfo=UTC), [site.pk for site in seeded.sites])
+    energy, _, tokens, _ = months.quantities(month, tenant, tenant.budget, months.month_uses(month, tenant))
+    assert energy.used == pytest.approx(energy.so_far / 10)
+    assert (tokens.name, tokens.budget) == ("Tokens", 1000)
+    page = client.get(f"/tenants/{tenant.name}/{SETTLED}").content.decode()
+    assert "gateways refuse its requests until the month ends" in page
+    (row,) = (row for row in months.tenant_rows(month, every=True) if row.name == tenant.name)
+    assert [name for name, _ in row.used] == ["energy", "tokens"]
+    assert "% of energy" in client.get(f"/tenants/{SETTLED}").content.decode()
 
 
 def test_whole_days_are_added_up_once_until_one_is_settled_anew(client, seeded):
