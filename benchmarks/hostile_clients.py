@@ -1,9 +1,10 @@
 """What clients without a key can do to the gateway: `python -m benchmarks.hostile_clients [--connections 2000]`.
 
 A crowd in a process of its own opens connections from many addresses of 127.0.0.0/8 and opens another for each that is
-closed. Meanwhile a client with a key sends one request after the other, half of them over a new connection. Printed
-are the gateway's memory before and at its most, and the good client's share of answers and its latencies, without the
-crowd and with it: their ratio depends less on the machine than they do.
+closed. Meanwhile a client with a key, at an address of its own, sends one request after the other, half of them over a
+new connection. The gateway has a core to itself. Printed are its memory before and at its most, its processor time, and
+the good client's share of answers and its latencies, without the crowd and with it: their ratio depends less on the
+machine than they do.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -25,8 +27,10 @@ from typing import Any, cast
 import uvloop
 
 from benchmarks import gateway_proxies as proxies
-from benchmarks.gateway_load import PAGE_BYTES, Order, _stat, quantile_ms
+from benchmarks.gateway_load import PAGE_BYTES, Order, _stat, quantile_ms, tree_usage
 
+CORES = 0, 1  # the gateway's; that of all others
+GOOD_ADDRESS = "127.0.200.1"
 ADDRESSES = 64  # that the crowd comes from
 OPENED_PER_S = 2_000  # connections, also in place of those that were closed
 BODY_BYTES = 256 << 10  # that a hostile client sends of the 8 MiB which it announces
@@ -133,7 +137,11 @@ async def be_served(order: Order, seconds: float) -> Answers:
         began_us = time.monotonic_ns() // 1000
         try:
             async with asyncio.timeout(PATIENCE_S):
-                reader, writer = kept.pop() if kept else await asyncio.open_connection(order.host, order.port)
+                reader, writer = (
+                    kept.pop()
+                    if kept
+                    else await asyncio.open_connection(order.host, order.port, local_addr=(GOOD_ADDRESS, 0))
+                )
                 writer.write(order.next())
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = int(head.lower().partition(b"content-length:")[2].split(b"\r")[0] or 0)
@@ -164,7 +172,8 @@ def _memory_bytes(pid: int) -> int:
 def _crowd(order: Order, args: argparse.Namespace) -> Any:
     argv = [sys.executable, "-m", "benchmarks.hostile_clients", "--crowd", f"{order.host}:{order.port}"]
     argv += ["--connections", str(args.connections), *(["--only", args.only] if args.only else [])]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    with proxies.pinned(CORES[1]):
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     try:
         yield process
     finally:
@@ -172,11 +181,19 @@ def _crowd(order: Order, args: argparse.Namespace) -> Any:
         process.wait()
 
 
+async def _figures(target: proxies.Target, order: Order, seconds: float) -> dict[str, Any]:
+    before, began_s = tree_usage(target.pid), time.monotonic()
+    figures = (await be_served(order, seconds)).figures()
+    after, took_s = tree_usage(target.pid), time.monotonic() - began_s
+    busy_s = after.user_s + after.system_s - before.user_s - before.system_s
+    return {**figures, "gateway_share_of_a_core": round(busy_s / took_s, 3)}
+
+
 async def measure(target: proxies.Target, args: argparse.Namespace) -> dict[str, Any]:
     order = Order(target.url, proxies.MODEL, proxies.KEY, 400, 0, 0)
     await be_served(order, 1.0)
     before_bytes = _memory_bytes(target.pid)
-    alone = (await be_served(order, args.seconds)).figures()
+    alone = await _figures(target, order, args.seconds)
     most = [before_bytes]
     watching = asyncio.create_task(_watch_memory(target.pid, most))
     with _crowd(order, args) as crowd:
@@ -184,7 +201,7 @@ async def measure(target: proxies.Target, args: argparse.Namespace) -> dict[str,
         assert crowd.stdout is not None
         await asyncio.to_thread(crowd.stdout.readline)
         arriving.cancel()
-        beside = (await be_served(order, args.seconds)).figures()
+        beside = await _figures(target, order, args.seconds)
     watching.cancel()
     return {
         "connections": args.connections,
@@ -209,6 +226,7 @@ def main() -> None:
     parser.add_argument("--gateway-option", action="append", default=[], help="for the gateway, like --x=y")
     parser.add_argument("--crowd", metavar="HOST:PORT", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    os.sched_setaffinity(0, {CORES[1]})
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if args.crowd:
@@ -216,10 +234,9 @@ def main() -> None:
         uvloop.run(Crowd(host, int(port), args.connections, args.only).run())
         return
     folder = Path(tempfile.mkdtemp(prefix="hostile-clients-"))
-    cores = 0, 1
     with (
-        proxies.engines(4, folder, cores[1]) as (_, urls),
-        proxies.greenserve(urls, folder, cores[0], cores[1], sys.executable, options=args.gateway_option) as target,
+        proxies.engines(4, folder, CORES[1]) as (_, urls),
+        proxies.greenserve(urls, folder, *CORES, sys.executable, options=args.gateway_option) as target,
     ):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         print(json.dumps(uvloop.run(measure(target, args)), indent=1))

@@ -47,6 +47,13 @@ _BY_NAME: Mapping[str, Bound] = {
     "tokens_per_minute": Bound(1.0, 1e12),
     "concurrent_requests": Bound(1.0, 1e6),
     "budget.tokens": Bound(1.0, 1e15),  # of a month
+    "gateway_connections": Bound(1.0, 1e6),  # of a gateway process, as the next ones
+    "gateway_connections_per_key": Bound(1.0, 1e6),
+    "gateway_unkeyed": Bound(1.0, 1e6),
+    "gateway_unkeyed_per_address": Bound(1.0, 1e6),
+    "gateway_unkeyed_per_s": Bound(1.0, 1e6),
+    "gateway_heads_mib": Bound(1.0, 1e6),
+    "gateway_held_mib": Bound(16.0, 1e6),
     "percentile": Bound(0.0, 100.0),
     "tp": Bound(1.0, 128.0),
     "index": _TINY,

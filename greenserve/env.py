@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 from greenserve import mail, oidc
 from pools.agent.devices.host.polled_power import DeclaredPowerMeter
+from pools.gateway.http import connection_options
+from pools.gateway.http.connections import networks
 from pools.registration.worker_hosts import PRIVATE, WorkerHosts
 from telemetry.providers.addresses import host_fault
 from telemetry.providers.secrets import Secret, SecretsError, gather
@@ -66,10 +68,8 @@ class Env:
     webhook_hosts: frozenset[str] = frozenset()  # at private addresses, to which webhooks may go all the same
     media_hosts: str = ""  # where engines may fetch what a client names; empty: nowhere
     pass_fields: str = ""  # of clients' bodies, to engines, beside the usual ones
-    gateway_connections: int = 16_384  # of all clients of a gateway process
-    gateway_unkeyed_per_address: int = 1_024  # of these, without a key
-    gateway_connections_per_key: int = 4_096
-    gateway_held_mib: int = 512  # of requests' bodies, in a process
+    gateway_limits: Mapping[str, int] = field(default_factory=dict)  # by option of the gateway's, in each process
+    gateway_proxies: str = connection_options.PROXIES  # in front of the gateway, who carry many clients
     metrics_token: Secret | None = None  # None: metrics are for this machine alone
     metrics_host: str = "127.0.0.1"  # where agents listen for Prometheus
     otlp_url: str | None = None  # None: no traces
@@ -141,17 +141,15 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         pass_fields=get(
             "GREENSERVE_PASS_FIELDS", "", _fields, "give names of fields, or vllm_xargs.NAME, with commas between"
         ),
-        gateway_connections=get(
-            "GREENSERVE_GATEWAY_CONNECTIONS", 16_384, _count(1_000_000), "give a number between 1 and 1000000"
-        ),
-        gateway_unkeyed_per_address=get(
-            "GREENSERVE_GATEWAY_UNKEYED_PER_ADDRESS", 1_024, _count(1_000_000), "give a number between 1 and 1000000"
-        ),
-        gateway_connections_per_key=get(
-            "GREENSERVE_GATEWAY_CONNECTIONS_PER_KEY", 4_096, _count(1_000_000), "give a number between 1 and 1000000"
-        ),
-        gateway_held_mib=get(
-            "GREENSERVE_GATEWAY_HELD_MIB", 512, _count(1_000_000, 16), "give a number of MiB between 16 and 1000000"
+        gateway_limits={
+            option.name: get(option.variable, option.default, option.parse, f"give a number {option.range}")
+            for option in connection_options.OPTIONS
+        },
+        gateway_proxies=get(
+            "GREENSERVE_GATEWAY_PROXIES",
+            connection_options.PROXIES,
+            _networks,
+            "give addresses and networks with commas between, or 'none'",
         ),
         demo=get("GREENSERVE_DEMO", True, _flag, "write 1 or 0"),
         demo_speedup=get("GREENSERVE_DEMO_SPEEDUP", 30.0, _number(1, 1000), "give a number between 1 and 1000"),
@@ -387,6 +385,11 @@ def _fields(raw: str) -> str:
 
 def _hosts(raw: str) -> str:
     WorkerHosts(raw)
+    return raw
+
+
+def _networks(raw: str) -> str:
+    networks(raw)
     return raw
 
 

@@ -19,11 +19,12 @@ from pools.registration.worker_hosts import WorkerHosts, from_argument
 
 from . import secret_arguments
 from .gateway_processes import PortShare
+from .http import connection_options
 from .http.access import MetricsAccess
 from .http.connections import ConnectionLimits
 from .http.request import HttpLimits
 from .relay.exchange import Timeouts
-from .requests.client_fields import ClientFields, names
+from .requests import client_fields
 from .server import Config, GatewayServer
 
 BROKEN_EXIT = 1
@@ -67,7 +68,7 @@ def _refuse(config: Config, error: OSError) -> int:
 
 
 def _config(arguments: list[str] | None) -> Config:
-    limits, timeouts, together = HttpLimits(), Timeouts(), ConnectionLimits()
+    limits, timeouts = HttpLimits(), Timeouts()
     parser = argparse.ArgumentParser(prog="pools.gateway", description="The OpenAI-compatible gateway.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
@@ -106,29 +107,8 @@ def _config(arguments: list[str] | None) -> Config:
         default=WorkerHosts(),
         help="where they may be: addresses, networks, names, *.domains, 'private' (the default); with commas between",
     )
-    parser.add_argument("--max-connections", type=int, default=together.most, help="of all clients together")
-    parser.add_argument(
-        "--max-unkeyed-per-address",
-        type=int,
-        default=together.unkeyed_of_address,
-        help="connections of an address over which no key has come; the oldest makes room for a new one",
-    )
-    parser.add_argument("--max-connections-per-key", type=int, default=together.of_key)
-    parser.add_argument(
-        "--max-held-mib", type=int, default=together.body_bytes >> 20, help="bodies of requests held at a time"
-    )
-    parser.add_argument(
-        "--media-hosts",
-        type=from_argument,
-        default=WorkerHosts(""),
-        help="where engines may fetch what clients name, as for --worker-hosts; without it only data: URLs pass",
-    )
-    parser.add_argument(
-        "--pass-fields",
-        type=names,
-        default=frozenset(),
-        help="fields that clients may send to engines beside the usual ones, or vllm_xargs.NAME; commas between",
-    )
+    connection_options.add_arguments(parser)
+    client_fields.add_arguments(parser)
     parser.add_argument(
         "--metrics-token-file",
         dest="metrics_token",
@@ -151,17 +131,9 @@ def _config(arguments: list[str] | None) -> Config:
         worker_hosts=given.worker_hosts,
         tokenizers=dict(given.tokenizer),
         limits=HttpLimits(max_body_bytes=given.max_body_bytes),
-        all_clients=_within_files(
-            ConnectionLimits(
-                most=given.max_connections,
-                unkeyed=min(together.unkeyed, given.max_connections),
-                unkeyed_of_address=given.max_unkeyed_per_address,
-                of_key=given.max_connections_per_key,
-                body_bytes=given.max_held_mib << 20,
-            )
-        ),
+        all_clients=_within_files(connection_options.from_arguments(given)),
         metrics_access=MetricsAccess(given.metrics_token),
-        fields=ClientFields(given.pass_fields, given.media_hosts),
+        fields=client_fields.from_arguments(given),
         timeouts=Timeouts(given.first_byte_timeout_s, given.whole_response_timeout_s, given.idle_timeout_s),
     )
 

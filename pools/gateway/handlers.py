@@ -100,9 +100,10 @@ class Gateway:
             raise ApiError(500, "Internal error.", kind=SERVER_ERROR) from None
 
     def _admit(self, head: Request, connection: ClientConnection) -> int:
-        """Asks for the key that the path needs. Where none is needed, no body is taken."""
+        """Asks for the key that the path needs, and keeps it with the head. Where none is needed, no body is taken."""
         path = head.path.partition(b"?")[0]
         if path in self._open:
+            self.connections.asked_without_key(connection, connection.host)
             return 0
         if path == METRICS:
             self.metrics_access.check(head, connection.host)
@@ -113,7 +114,8 @@ class Gateway:
             connection.belongs_to(OPERATOR)
             return self.limits.max_body_bytes
         if path in self._routes or asks_for_models(path) or (self.web is not None and is_web_path(head.path)):
-            connection.belongs_to(self.intake.key(head, connection.host).key_id)
+            head.key = self.intake.key(head, connection.host)
+            connection.belongs_to(head.key.key_id)
             return self.limits.max_upload_bytes if self.uploads(head.path) else self.limits.max_body_bytes
         raise nothing_at(path)
 

@@ -63,21 +63,29 @@ class Intake:
     fields: ClientFields = field(default_factory=ClientFields)  # that clients may send to engines
 
     def key(self, request: Request, host: str = "") -> wire.FleetKey:
-        """Returns the caller's key. Raises ApiError 401, or 503 while the fleet is not known.
+        """Returns the caller's key: the one that its head was found to have, unless it has been revoked since.
+
+        Raises ApiError 401, or 503 while the fleet is not known.
 
         Args:
             host: The address that the request came from; empty: not known, and so none that a key is limited to.
         """
         if not self.fleet.known:
             raise unavailable("The gateway does not know its fleet yet.", "starting", retry_after_s=1)
+        key = request.key
+        if key is None or not self.fleet.holds(key):
+            key = self._key_of_head(request, host)
+        if key.expires_at_s is not None and key.expires_at_s <= request.started_at_s:
+            raise expired_key()
+        return key
+
+    def _key_of_head(self, request: Request, host: str) -> wire.FleetKey:
         secret = request.bearer()
         key = None if secret is None else self.fleet.key(secret)
         if key is None:
             raise invalid_key()
         if key.addresses and not self.networks.hold(key.addresses, host):
             raise invalid_key()  # and no hint: whoever stole it need not learn that it is one
-        if key.expires_at_s is not None and key.expires_at_s <= request.started_at_s:
-            raise expired_key()
         return key
 
     def call(self, request: Request, endpoint: Endpoint, host: str = "") -> Call:

@@ -140,6 +140,10 @@ class GatewayRuntime:
             "journal_shipped_rows_total": ("Request rows confirmed by Redis.", shipped),
             "dropped_connections_total": ("Connections without a key closed in favour of others.", connections.dropped),
             "refused_connections_total": ("Connections for which there was no place.", connections.refused),
+            "too_many_without_key_total": (
+                "Connections and requests without a key beyond those that an address may send.",
+                connections.too_many,
+            ),
         }
         return self.metrics.text(gauges, counters, self.classifier.counts.families(), everywhere)
 

@@ -18,13 +18,12 @@ from .handlers import Gateway
 from .http.access import MetricsAccess
 from .http.client_protocol import ClientConnection
 from .http.connections import ConnectionLimits, Connections
+from .http.listener import Listener
 from .http.request import HttpLimits
 from .relay.exchange import Timeouts
 from .relay.web_relay import WebProcess
 from .requests.client_fields import ClientFields
 from .runtime import GatewayRuntime, GatewayRuntimeConfig
-
-BACKLOG = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class GatewayServer:
             web=WebProcess(config.web_url) if config.web_url else None,
             workers=WorkerApi(config.worker_token, runtime.workers) if config.worker_token else None,
         )
-        self._server: asyncio.Server | None = None
+        self._listener = Listener(self.gateway.connections, lambda: ClientConnection(self.gateway, config.limits))
         self._port = config.port
 
     @property
@@ -106,7 +105,6 @@ class GatewayServer:
     async def start(self) -> None:
         """Listens and begins the background tasks. Raises OSError when the port is taken."""
         config, share = self._config, self._config.share
-        loop = asyncio.get_running_loop()
         self.runtime.recall()
         try:
             if share is not None:
@@ -115,16 +113,11 @@ class GatewayServer:
                 )
                 await other_gateways.start()
                 self.gateway.other_gateways = other_gateways
-            self._server = await loop.create_server(
-                lambda: ClientConnection(self.gateway, config.limits),
-                *(config.host, config.port),
-                backlog=BACKLOG,
-                reuse_port=share is not None,
-            )
+            await self._listener.start(config.host, config.port, reuse_port=share is not None)
         except OSError:
             self.journal.close()
             raise
-        self._port = self._server.sockets[0].getsockname()[1]
+        self._port = self._listener.port
         self.runtime.start()
         self.runtime.begin(self._keep_checking(), "checks")
 
@@ -135,8 +128,7 @@ class GatewayServer:
             return
         gateway.draining = True
         until_s = time.monotonic() + self._config.grace_s
-        if self._server is not None:
-            self._server.close()
+        self._listener.close()
         for connection in list(gateway.connections):
             connection.close_if_idle()
         web_over = gateway.web.stop(self._config.grace_s) if gateway.web is not None else asyncio.sleep(0)

@@ -160,6 +160,10 @@ class FleetView:
                 self._secrets[secret] = key
         return key
 
+    def holds(self, key: wire.FleetKey) -> bool:
+        """Says whether a key of an earlier moment still stands as it was."""
+        return self._keys.get(key.key_hash) is key
+
     def instances(self) -> Iterable[Instance]:
         return self._instances.values()
 

@@ -17,6 +17,8 @@ from typing import Protocol, cast
 
 import httptools
 
+from pools import wire
+
 from ..errors import ApiError
 from .connections import Connections, KeyShare, no_room
 from .known_heads import KnownHead
@@ -26,6 +28,7 @@ JSON = b"application/json"
 CLOSE_TIMEOUT_S = 10.0
 HEADER_BYTES = 32  # that each header counts for beside its own: there can only be so many
 PIECE_BYTES = 64  # the same of each piece of a body in chunks
+READ_BYTES = 4096  # that each read of what is thrown away counts for beside its own
 _IDLE, _HEAD, _BODY = "idle", "head", "body"
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _KEPT_HEADERS = frozenset(
@@ -35,6 +38,13 @@ _KEPT_HEADERS = frozenset(
         *(b"content-type", b"accept", b"x-forwarded-for", b"forwarded"),
     }
 )
+
+
+Meaning = tuple[bytes, bytes, dict[bytes, bytes], wire.FleetKey | None]  # method, path, headers, key
+
+
+class _Enough(Exception):
+    """Ends the parser's work on what has been read: the rest of it is of no use."""
 
 
 # Spellings of headers that mean nothing here: a client sends the same dozen with each request.
@@ -95,9 +105,9 @@ class ClientConnection(asyncio.Protocol):
         self._reading_paused = False
         self._deaf = False  # after a refusal of framing or size nothing more is understood
         self._thrown_away = 0
-        self._raw_head_bytes = 0  # that have come of a head which is not complete
+        self._raw_head_bytes = self._head_reads = 0  # of a head which is not complete
         self._had_head = False  # in what is being read
-        self._known_head: KnownHead[tuple[bytes, bytes, dict[bytes, bytes]]] | None = None
+        self._known_head: KnownHead[Meaning] | None = None
         self._newest: Request | None = None  # of those that llhttp made of what is being read
         self._share: KeyShare | None = None  # of the key that came with the newest head
         self._held: dict[KeyShare, int] = {}  # bytes of bodies of requests that are not over
@@ -156,22 +166,31 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
-            self._thrown_away += len(data)
-            if self._thrown_away > self._limits.linger_bytes:
-                self._transport.abort()
+            self._throw_away(len(data))
             return
         fresh = self._phase is _IDLE and self._serving is None and not self._waiting
         if fresh and (known := self._known_head) is not None:
             body = known.body_of(data)
             if body is not None and len(body) <= self._most_body_bytes and self._hold(len(body)):
-                method, path, headers = known.meaning
-                self._serve(Request(method, path, headers, body, True))
+                method, path, headers, key = known.meaning
+                request = Request(method, path, headers, body, True)
+                request.key = key
+                self._serve(request)
                 return
         self._feed(data)
         newest, self._newest = self._newest, None
-        if fresh and newest is not None and newest.keep_alive and newest.chunked_reply and not self._expects_continue:
-            meaning = newest.method, newest.path, newest.headers
+        if fresh and newest is not None and self._share is not None and self._may_come_again(newest):
+            meaning = newest.method, newest.path, newest.headers, newest.key
             self._known_head = KnownHead.of(data, len(newest.body), meaning)
+
+    def _may_come_again(self, request: Request) -> bool:
+        return request.keep_alive and request.chunked_reply and not self._expects_continue
+
+    def _throw_away(self, read_bytes: int) -> None:
+        limits = self._limits
+        self._thrown_away += read_bytes + READ_BYTES
+        if self._thrown_away > (limits.linger_bytes if self._share is None else limits.linger_keyed_bytes):
+            self._transport.pause_reading()
 
     def _feed(self, data: bytes) -> None:
         only_head = self._phase is not _BODY
@@ -185,9 +204,12 @@ class ClientConnection(asyncio.Protocol):
         if self._phase is _HEAD and not self._deaf:  # a header without an end is seen by no callback
             more_bytes = len(data) if only_head and not self._had_head else self._head_bytes
             self._raw_head_bytes += more_bytes
+            self._head_reads += 1
             self._connections.head_grew(self, more_bytes)
             if self._raw_head_bytes > self._limits.max_head_bytes:
                 self._refuse(_head_too_large(self._limits))
+            elif self._head_reads > self._limits.max_head_reads:
+                self._refuse(ApiError(400, "The request's head comes in too small pieces."))
         if len(self._waiting) >= self._limits.max_pipelined and not self._reading_paused:
             self._reading_paused = True
             self._transport.pause_reading()
@@ -207,6 +229,8 @@ class ClientConnection(asyncio.Protocol):
     # -- parser's callbacks ------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        if self._deaf:
+            raise _Enough
         self._path = b""
         self._length = 0
         self._headers: dict[bytes, bytes] = {}
@@ -221,11 +245,11 @@ class ClientConnection(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._path += url
-        self._head_bytes += len(url)
+        self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value) + HEADER_BYTES
-        if name in _unread:
+        self._count_head(len(name) + len(value) + HEADER_BYTES)
+        if name in _unread or self._phase is not _HEAD:  # behind a body in chunks nothing is said that counts
             return
         spelled, name = name, name.lower()
         if name in _KEPT_HEADERS:
@@ -239,13 +263,17 @@ class ClientConnection(asyncio.Protocol):
         elif len(_unread) < _MAX_UNREAD and len(spelled) <= _MAX_UNREAD_BYTES:
             _unread.add(spelled)
 
+    def _count_head(self, more_bytes: int) -> None:
+        self._head_bytes += more_bytes
+        if self._head_bytes > self._limits.max_head_bytes:
+            self._refuse(_head_too_large(self._limits))
+            raise _Enough
+
     def on_headers_complete(self) -> None:
         self._had_head = True
         if self._raw_head_bytes:
-            self._raw_head_bytes = 0
+            self._raw_head_bytes = self._head_reads = 0
             self._connections.head_here(self)
-        if self._head_bytes > self._limits.max_head_bytes:
-            self._refuse(_head_too_large(self._limits))
         if self._parser.should_upgrade():
             self._refuse(ApiError(400, "This server does not change protocols."))
         self._phase = _BODY
@@ -254,7 +282,7 @@ class ClientConnection(asyncio.Protocol):
             self._deadline_s = time.monotonic() + self._limits.read_timeout_s
         if self._deaf:
             return
-        request = self._request(b"")
+        self._head = request = self._request()
         try:
             self._most_body_bytes = self._application.admit(request, self)
         except ApiError as error:
@@ -329,16 +357,17 @@ class ClientConnection(asyncio.Protocol):
             if listener is not None:
                 listener.client_sent_all()
             return
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._newest = request = self._head
+        request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        request.is_here()
         self._body = []
-        self._newest = self._request(body)
-        self._waiting.append(self._newest)
+        self._waiting.append(request)
         if self._serving is None:
             self._next()
 
-    def _request(self, body: bytes) -> Request:
+    def _request(self) -> Request:
         parser = self._parser
-        request = Request(parser.get_method(), self._path, self._headers, body, parser.should_keep_alive())
+        request = Request(parser.get_method(), self._path, self._headers, b"", parser.should_keep_alive())
         request.chunked_reply = parser.get_http_version() != "1.0"
         return request
 

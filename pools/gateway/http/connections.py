@@ -3,28 +3,43 @@
 A connection has no key until a request's head with one has come over it. Those without a key have places of their own,
 a few for each address. When there are too many, the oldest of them closes: a client with a key sends it with its first
 bytes, so it is never among the oldest for long. A connection with a key is never closed for another's sake.
+
+Each connection costs the processor time before its key is known. So does a request that needs none. An address may
+have only so many of both a second; what an address opens and then uses with a key does not count.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from ..errors import SERVER_ERROR, ApiError
+from .fair_arrivals import FairArrivals
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+THIS_MACHINE = ipaddress.ip_network("127.0.0.1"), ipaddress.ip_network("::1")
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Bounds on all clients of a process together. An address is one of IPv4, or a /64 of IPv6."""
+    """Bounds on all clients of a process together. An address is one of IPv4, or a /64 of IPv6.
+
+    `proxies`: where many clients have one address; what is by address, or a second, does not hold there.
+    """
 
     most: int = 16_384
     unkeyed: int = 4_096  # of these, without a key
     unkeyed_of_address: int = 1_024
+    unkeyed_per_s: int = 500  # new ones; `unkeyed` of them may come at once
     of_key: int = 4_096
     head_bytes: int = 16 << 20  # of heads that are not complete
     body_bytes: int = 512 << 20  # of requests that come in, wait or are served; one key may have half
+    proxies: tuple[Network, ...] = THIS_MACHINE
 
 
 class Connection(Protocol):
@@ -48,12 +63,19 @@ class KeyShare:
 
 
 class Connections:
-    """`refused`: new ones for which there was no place. `dropped`: those closed for the sake of another."""
+    """`refused`: new ones for which there was no place. `dropped`: those closed for the sake of another.
 
-    def __init__(self, limits: ConnectionLimits | None = None) -> None:
+    `too_many`: connections and requests without a key beyond those that their address may have a second.
+    """
+
+    def __init__(
+        self, limits: ConnectionLimits | None = None, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self.limits = limits or ConnectionLimits()
+        self._monotonic_s = monotonic_s
+        self._arrivals = FairArrivals(self.limits.unkeyed, self.limits.unkeyed_per_s)
         self.head_bytes = self.body_bytes = 0
-        self.refused = self.dropped = 0
+        self.refused = self.dropped = self.too_many = 0
         self._keyed: dict[Connection, tuple[int, KeyShare]] = {}
         self._unkeyed: dict[Connection, bytes] = {}  # with their addresses; the oldest first, as in all of these
         self._by_address: dict[bytes, dict[Connection, None]] = {}
@@ -71,11 +93,29 @@ class Connections:
     def unkeyed(self) -> int:
         return len(self._unkeyed)
 
+    def lets_in(self, host: str) -> bool:
+        """Says whether one more connection without a key may come from an address now."""
+        if self._arrivals.take(_group(host), self._monotonic_s()) or self._is_proxy(host):
+            return True
+        self.too_many += 1
+        return False
+
+    def asked_without_key(self, connection: Connection, host: str) -> None:
+        """Counts a request that needs no key. Raises ApiError 429 when too many come from its address."""
+        if connection not in self._keyed and not self.lets_in(host):
+            raise ApiError(
+                429,
+                "Too many connections and requests without a key come from this address.",
+                kind="rate_limit_error",
+                code="too_many_without_key",
+                retry_after_s=1,
+            )
+
     def opened(self, connection: Connection, host: str) -> bool:
         """Takes in a new connection from an address. Says whether there is a place for it."""
         limits, address = self.limits, _group(host)
         neighbours = self._by_address.setdefault(address, {})
-        if len(neighbours) >= limits.unkeyed_of_address:
+        if len(neighbours) >= limits.unkeyed_of_address and not self._is_proxy(host):
             self._drop(next(iter(neighbours)))
         elif len(self._unkeyed) >= limits.unkeyed or (self._unkeyed and len(self) >= limits.most):
             self._drop(next(iter(self._unkeyed)))
@@ -97,6 +137,8 @@ class Connections:
             return before[1]
         if before is None and connection not in self._unkeyed:
             return None  # closed for another's sake, while its bytes were on their way
+        if before is None:
+            self._arrivals.give_back(self._unkeyed[connection])
         share = self._shares.get(key_id) or KeyShare()
         if share.connections >= self.limits.of_key:
             raise ApiError(
@@ -144,6 +186,10 @@ class Connections:
 
     # ----------------------------------------------------------------------------------------------
 
+    def _is_proxy(self, host: str) -> bool:
+        address = _address(host)
+        return address is not None and any(address in network for network in self.limits.proxies)
+
     def _drop(self, connection: Connection) -> None:
         self.dropped += 1
         self.closed(connection)
@@ -172,6 +218,21 @@ def no_room() -> ApiError:
         code="too_many_bytes",
         retry_after_s=1,
     )
+
+
+def networks(words: str) -> tuple[Network, ...]:
+    """Reads addresses and networks with commas between, or `none`. Raises ValueError naming the word that is wrong."""
+    if words.strip() == "none":
+        return ()
+    return tuple(ipaddress.ip_network(word.strip(), strict=False) for word in words.split(",") if word.strip())
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _group(host: str) -> bytes:

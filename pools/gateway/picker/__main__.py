@@ -14,7 +14,7 @@ import uvloop
 from pools.registration.worker_hosts import WorkerHosts, from_argument
 
 from .. import secret_arguments
-from ..requests.client_fields import ClientFields, names
+from ..requests import client_fields
 
 BROKEN_EXIT = 1
 CANNOT_START_EXIT = 2
@@ -46,7 +46,7 @@ async def _serve(given: argparse.Namespace) -> int:
     runtime = GatewayRuntimeConfig(
         given.spool, given.name, state=given.state, redis_url=given.redis_url, worker_hosts=given.worker_hosts
     )
-    fields = ClientFields(given.pass_fields, given.media_hosts)
+    fields = client_fields.from_arguments(given)
     config = PickerConfig(given.host, given.port, runtime, tls, given.max_body_bytes, given.metrics_port, fields=fields)
     server = PickerServer(config, stop.set)
     await server.start()
@@ -79,18 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         default=WorkerHosts(),
         help="where workers may be that register themselves",
     )
-    parser.add_argument(
-        "--media-hosts",
-        type=from_argument,
-        default=WorkerHosts(""),
-        help="where engines may fetch what clients name; without it only data: URLs pass",
-    )
-    parser.add_argument(
-        "--pass-fields",
-        type=names,
-        default=frozenset(),
-        help="fields that clients may send to engines beside the usual ones, or vllm_xargs.NAME; commas between",
-    )
+    client_fields.add_arguments(parser)
     parser.add_argument("--max-body-bytes", type=int, default=8 << 20)
     parser.add_argument("--tls-certificate", type=Path, help="PEM file; without it Envoy is spoken to in the clear")
     parser.add_argument("--tls-key", type=Path, help="PEM file of its key")

@@ -6,13 +6,14 @@ endpoint has a field for is refused by its name, and an operator can let more th
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import msgspec
 
-from pools.registration.worker_hosts import WorkerHosts
+from pools.registration.worker_hosts import WorkerHosts, from_argument
 
 from ..errors import ApiError
 from .bodies import ChatBody, ChatPart, CompletionBody, ContentPart
@@ -97,8 +98,27 @@ class ClientFields:
         return parts.scheme in ("http", "https") and "@" not in parts.netloc and self.media_hosts.allow(host)
 
 
-def names(words: str) -> frozenset[str]:
-    """Reads names with commas between, for a command line."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options for `from_arguments`."""
+    parser.add_argument(
+        "--media-hosts",
+        type=from_argument,
+        default=WorkerHosts(""),
+        help="where engines may fetch what clients name, as for --worker-hosts; without it only data: URLs pass",
+    )
+    parser.add_argument(
+        "--pass-fields",
+        type=_names,
+        default=frozenset(),
+        help="fields that clients may send to engines beside the usual ones, or vllm_xargs.NAME; commas between",
+    )
+
+
+def from_arguments(given: argparse.Namespace) -> ClientFields:
+    return ClientFields(given.pass_fields, given.media_hosts)
+
+
+def _names(words: str) -> frozenset[str]:
     return frozenset(filter(None, (word.strip() for word in words.split(","))))
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,10 @@ def test_gateway_gets_its_limits_and_where_the_metrics_token_is(tmp_path: Path) 
         GREENSERVE_GATEWAY_UNKEYED_PER_ADDRESS="7",
         GREENSERVE_GATEWAY_CONNECTIONS_PER_KEY="8",
         GREENSERVE_GATEWAY_HELD_MIB="64",
+        GREENSERVE_GATEWAY_HEADS_MIB="2",
+        GREENSERVE_GATEWAY_UNKEYED="90",
+        GREENSERVE_GATEWAY_UNKEYED_PER_S="9",
+        GREENSERVE_GATEWAY_PROXIES="10.0.0.1",
     )
     assert argv[argv.index("--metrics-token-file") + 1] == str(tmp_path / "metrics-token")
     assert not any(TOKEN in word for word in argv)
@@ -69,8 +74,10 @@ def test_gateway_gets_its_limits_and_where_the_metrics_token_is(tmp_path: Path) 
     assert config.fields.more == {"cache_salt", "vllm_xargs.mode"}
     assert config.fields.media_hosts.allow("images.example.org")
     together = config.all_clients
-    assert (together.most, together.unkeyed, together.unkeyed_of_address, together.of_key) == (100, 100, 7, 8)
-    assert together.body_bytes == 64 << 20
+    assert (together.most, together.unkeyed, together.unkeyed_of_address, together.of_key) == (100, 90, 7, 8)
+    assert (together.head_bytes, together.body_bytes) == (2 << 20, 64 << 20)
+    assert together.unkeyed_per_s == 9
+    assert together.proxies == (ip_network("10.0.0.1"),)
 
 
 def test_gateways_share_a_port_and_a_spool_folder_when_there_are_several(tmp_path: Path) -> None:

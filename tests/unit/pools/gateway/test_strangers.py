@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from pools.gateway.http.access import MetricsAccess
 from pools.gateway.http.connections import ConnectionLimits
-from pools.gateway.http.request import HttpLimits
+from pools.gateway.http.fair_arrivals import FairArrivals
+from pools.gateway.http.request import HttpLimits, Request
 from tests.fakes.fleet import SECRET
 from tests.unit.pools.gateway.conftest import LIMITS, Bench, Start, completion, raw_post, until
 
@@ -165,6 +168,118 @@ async def test_request_of_two_lengths_is_never_two_requests(bench: Bench, framin
     answer = await exchange(bench, b"POST /v1/completions HTTP/1.1\r\n%b%b\r\n\r\n" % (KEY, framing) + smuggled)
     assert answer.count(b"HTTP/1.1 ") == 1
     assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_nothing_behind_a_refused_request_is_looked_at(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = []
+    admit = bench.server.gateway.admit
+
+    def count(head: Request, connection: Any) -> int:
+        looked_at.append(head.path)
+        return admit(head, connection)
+
+    monkeypatch.setattr(bench.server.gateway, "admit", count)
+    answer = await exchange(bench, b"GET /live HTTP/1.1\r\n\r\n" + b"GET /nothing HTTP/1.1\r\n\r\n" * 100)
+    assert looked_at == [b"/live", b"/nothing"]
+    assert answer.count(b"HTTP/1.1 ") == 2
+
+
+async def test_head_in_too_many_pieces_is_refused(start: Start) -> None:
+    bench = await start(limits=HttpLimits(max_head_reads=5, linger_s=0.05))
+    reader, writer = await connect(bench, b"GET /live HTTP/1.1\r\nX: ")
+    (connection,) = await there(bench)
+    for pieces in range(1, 6):
+        await until(lambda: connection._head_reads == pieces)  # noqa: B023
+        writer.write(b"x")
+    answer = await asyncio.wait_for(reader.read(), 3)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"small pieces" in answer
+    writer.close()
+
+
+async def test_client_without_a_key_gets_its_answer_though_most_of_its_body_is_never_read(start: Start) -> None:
+    bench = await start(limits=HttpLimits(linger_s=0.3, linger_bytes=20_000))
+    body = b"x" * (4 << 20)
+    head = b"POST /v1/completions HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (WRONG, len(body))
+    reader, writer = await connect(bench, head + body)
+    (connection,) = await there(bench)
+    answer = await asyncio.wait_for(reader.read(), 3)
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert connection._thrown_away < len(body) / 4  # type: ignore[attr-defined]
+    writer.transport.abort()
+
+
+async def test_body_of_a_client_with_a_key_is_read_to_its_end_when_it_is_refused(start: Start) -> None:
+    bench = await start(limits=HttpLimits(max_body_bytes=1000, linger_s=5.0, linger_bytes=1000))
+    body = b"x" * (1 << 20)
+    head = b"POST /v1/completions HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (KEY, len(body))
+    reader, writer = await connect(bench, head + body)
+    (connection,) = await there(bench)
+    await until(lambda: connection._thrown_away > len(body) / 2 and not writer.transport.get_write_buffer_size())
+    assert (await asyncio.wait_for(reader.read(), 3)).startswith(b"HTTP/1.1 413 ")
+    writer.close()
+
+
+async def there(bench: Bench) -> list[Any]:
+    connections = bench.server.gateway.connections
+    await until(lambda: len(connections) > 0)
+    return list(connections)
+
+
+async def test_requests_that_need_no_key_are_bounded_too(bench: Bench) -> None:
+    connections = bench.server.gateway.connections
+    connections.limits = ConnectionLimits(proxies=())
+    connections._arrivals = FairArrivals(40, 0.1)
+    reader, writer = await connect(bench)
+    for _ in range(9):  # and one for the connection
+        writer.write(b"GET /live HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+        assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
+    writer.write(b"GET /live HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+    answer = await asyncio.wait_for(reader.read(), 3)
+    assert answer.startswith(b"HTTP/1.1 429 ")
+    assert b"retry-after: 1\r\n" in answer
+    assert b"too_many_without_key" in answer
+    writer.close()
+
+
+# -- the key of a request ------------------------------------------------------------------------------
+
+
+async def test_key_is_looked_up_once_for_all_requests_of_a_connection(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = []
+    fleet = bench.server.fleet
+    key = type(fleet).key
+    monkeypatch.setattr(fleet, "key", lambda secret: looked_up.append(secret) or key(fleet, secret), raising=False)
+    reader, writer = await connect(bench)
+    for _ in range(3):
+        writer.write(raw_post(completion()))
+        assert (await reader.readuntil(b"}}")).startswith(b"HTTP/1.1 200 ")
+    assert looked_up == [SECRET.encode()]
+    writer.close()
+
+
+async def test_key_that_is_revoked_is_none_for_the_next_request_of_a_connection(bench: Bench) -> None:
+    reader, writer = await connect(bench, raw_post(completion()))
+    assert (await reader.readuntil(b"}}")).startswith(b"HTTP/1.1 200 ")
+    fleet = msgspec.structs.replace(bench.fleet.fleet(), keys=[])
+    bench.server.fleet.apply(fleet, bench.fleet.states(), time.monotonic())
+    writer.write(raw_post(completion()))
+    assert (await asyncio.wait_for(reader.read(), 3)).startswith(b"HTTP/1.1 401 ")
+    writer.close()
+
+
+async def test_key_behind_a_body_in_chunks_is_none(bench: Bench) -> None:
+    body = json.dumps(completion()).encode()
+    chunks = b"%x\r\n%b\r\n0\r\nAuthorization: Bearer another\r\nX-Request-Id: late\r\n\r\n" % (len(body), body)
+    reader, writer = await connect(
+        bench, b"POST /v1/completions HTTP/1.1\r\n%bTransfer-Encoding: chunked\r\n\r\n" % KEY + chunks
+    )
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b"late" not in head
+    writer.close()
 
 
 # -- metrics ---------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pools.gateway.errors import ApiError
-from pools.gateway.http.connections import ConnectionLimits, Connections
+from pools.gateway.http.connections import ConnectionLimits, Connections, networks
 
 
 class FakeConnection:
@@ -48,6 +48,46 @@ def test_addresses_of_a_64_of_ipv6_count_as_one() -> None:
     connections = Connections(ConnectionLimits(unkeyed_of_address=1))
     first, second = (opened(connections, 1, host)[0] for host in ("2001:db8::1", "2001:db8::2%eth0"))
     assert (first.aborted, second.aborted) == (True, False)
+
+
+def test_address_of_a_proxy_has_no_limit_of_its_own() -> None:
+    proxies = networks("10.0.0.0/24, 2001:db8::/32")
+    connections = Connections(
+        ConnectionLimits(unkeyed=8, unkeyed_of_address=2, unkeyed_per_s=8, proxies=proxies), lambda: 0.0
+    )
+    for proxy in ("10.0.0.1", "2001:db8::1", "::ffff:10.0.0.2"):
+        assert not any(one.aborted for one in opened(connections, 2, proxy))
+        assert all(connections.lets_in(proxy) for _ in range(20))
+    assert not any(one.aborted for one in opened(connections, 2, "10.0.0.1")), "8 places are still the most"
+    assert opened(connections, 3, "10.0.1.1")[0].aborted
+    assert not all(connections.lets_in("10.0.1.1") for _ in range(20)), "its neighbour's network is none of these"
+
+
+def test_address_that_comes_with_keys_may_come_as_often_as_it_likes() -> None:
+    connections = Connections(ConnectionLimits(unkeyed=8, unkeyed_per_s=1), lambda: 0.0)
+    for _ in range(50):
+        assert connections.lets_in("10.0.0.1")
+        (one,) = opened(connections, 1)
+        connections.keyed(one, 7)
+    assert connections.lets_in("10.0.0.1")
+    assert not all(connections.lets_in("10.0.0.1") for _ in range(3))
+    assert connections.too_many > 0
+
+
+def test_request_that_needs_no_key_counts_as_a_connection_does() -> None:
+    now_s = 0.0
+    connections = Connections(ConnectionLimits(unkeyed=8, unkeyed_per_s=1), lambda: now_s)
+    stranger, known = opened(connections, 2)
+    connections.keyed(known, 7)
+    for _ in range(2):
+        connections.asked_without_key(stranger, "10.0.0.1")
+    with pytest.raises(ApiError) as refused:
+        connections.asked_without_key(stranger, "10.0.0.1")
+    assert (refused.value.status, refused.value.code) == (429, "too_many_without_key")
+    assert not connections.lets_in("10.0.0.1")
+    connections.asked_without_key(known, "10.0.0.1")
+    now_s += 60.0
+    connections.asked_without_key(stranger, "10.0.0.1")
 
 
 def test_connection_with_a_key_keeps_its_place_whatever_crowd_comes() -> None:
