@@ -8,7 +8,9 @@ from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "greenserve.settings")
 
-application = get_asgi_application()
+from greenserve.body_limits import BodyLimits
+
+application = BodyLimits(get_asgi_application())
 
 from django.conf import settings  # noqa: E402
 

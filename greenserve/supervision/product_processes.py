@@ -34,12 +34,12 @@ def redis_url_file(config: env.Env) -> Path:
 
 
 def web(config: env.Env) -> Spec:
-    listen = ("--host", config.web_host, "--port", str(config.web_port), "--no-proxy-headers")  # see GREENSERVE_PROXIES
+    listen = ("--host", config.web_host, "--port", str(config.web_port))
     return _python(
         config,
         "web",
-        *("-m", "uvicorn", "greenserve.asgi:application", *listen, "--lifespan", "off", "--no-access-log"),
-        *("--timeout-graceful-shutdown", "3", "--log-level", config.log_level.lower()),
+        *("-m", "greenserve.web_server", *listen, "--log-level", config.log_level.lower()),
+        *(("--behind-proxy",) if config.proxies else ()),
     )
 
 

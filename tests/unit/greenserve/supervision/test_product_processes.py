@@ -80,6 +80,16 @@ def test_gateway_gets_its_limits_and_where_the_metrics_token_is(tmp_path: Path) 
     assert together.proxies == (ip_network("10.0.0.1"),)
 
 
+def test_web_process_limits_addresses_unless_all_clients_come_through_a_proxy(tmp_path: Path) -> None:
+    def web(**values: str) -> tuple[str, ...]:
+        return product_processes.web(env.read({"GREENSERVE_VAR": str(tmp_path), **values})).argv
+
+    assert "--behind-proxy" in web(GREENSERVE_PROXIES="1")
+    alone = web(GREENSERVE_WEB_PORT="9000", GREENSERVE_LOG_LEVEL="WARNING")
+    options = ("--host", "127.0.0.1", "--port", "9000", "--log-level", "warning")
+    assert alone[1:] == ("-m", "greenserve.web_server", *options)
+
+
 def test_gateways_share_a_port_and_a_spool_folder_when_there_are_several(tmp_path: Path) -> None:
     specs = product_processes.gateways(env.read({"GREENSERVE_VAR": str(tmp_path), "GREENSERVE_GATEWAY_PROCESSES": "3"}))
     assert [spec.name for spec in specs] == ["gateway.1", "gateway.2", "gateway.3"]
