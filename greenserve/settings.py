@@ -59,8 +59,7 @@ MIDDLEWARE = [
     "csp.middleware.CSPMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "frontend.reader_choices.TimeZoneMiddleware",
-    "frontend.people.sign_in.PasswordMiddleware",
-    "frontend.people.sign_in.RoleMiddleware",
+    "frontend.people.sign_in.AccountFirstMiddleware",
     "pools.engine_knowledge.EngineKnowledgeMiddleware",
     "allauth.account.middleware.AccountMiddleware",
 ]

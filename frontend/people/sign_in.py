@@ -29,7 +29,9 @@ from pools.models import Membership
 from . import session_limits, sign_in_limits
 
 MUST_CHANGE = "must_change_password"  # in the session
-FREE = {"account", "account-password", "login", "logout", "time-zone"}  # for who must change the password first
+FREE = {"account", "account-password", "login", "logout", "time-zone"}  # for who sees their own account alone
+CHOOSE = "choose a password first, on your account's page"
+NO_ROLE = "You are signed in, and have no role in GreenServe yet. Ask an administrator of GreenServe for one."
 
 
 class SignInForm(AuthenticationForm):
@@ -127,24 +129,6 @@ def _oidc(view: Callable[..., HttpResponseBase], request: HttpRequest, provider_
         return redirect("login")
 
 
-class PasswordMiddleware:
-    """Who came with a one-time password chooses one first."""
-
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.get_response(request)
-
-    def process_view(self, request: HttpRequest, view: object, args: object, kwargs: object) -> HttpResponse | None:
-        match = request.resolver_match
-        if not request.session.get(MUST_CHANGE) or (match is not None and match.url_name in FREE):
-            return None
-        if match is not None and match.route.startswith(("api/", "v1/")):
-            return HttpResponse("choose a password first, on your account's page\n", status=403)
-        return redirect("account")
-
-
 def _known(name: str) -> str:
     """The name, where there is somebody of that name: what else was typed may be a password, and is not kept."""
     found = get_user_model().objects.filter(username=name).values_list("username", flat=True).first()
@@ -155,8 +139,8 @@ def must_change(user: User) -> bool:
     return Membership.objects.filter(user_id=user.pk, must_change_password=True).exists()
 
 
-class RoleMiddleware:
-    """Who has no role yet sees their own account and nothing else."""
+class AccountFirstMiddleware:
+    """Who came with a one-time password, or has no role yet, sees their own account and nothing else."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -165,11 +149,19 @@ class RoleMiddleware:
         return self.get_response(request)
 
     def process_view(self, request: HttpRequest, view: object, args: object, kwargs: object) -> HttpResponse | None:
-        match = request.resolver_match
-        free = not getattr(view, "login_required", True) or (match is not None and match.url_name in FREE)
-        if free or not request.user.is_authenticated or rights.has(request.user, rights.Right.VIEW):
+        match, user = request.resolver_match, request.user
+        if match is not None and match.url_name in FREE:
             return None
-        words = "You are signed in, and have no role in GreenServe yet. Ask an administrator of GreenServe for one."
+        if request.session.get(MUST_CHANGE):
+            words = CHOOSE
+        elif (
+            user.is_authenticated and getattr(view, "login_required", True) and not rights.has(user, rights.Right.VIEW)
+        ):
+            words = NO_ROLE
+        else:
+            return None
         if match is not None and match.route.startswith(("api/", "v1/")):
             return HttpResponse(f"{words}\n", status=403)
+        if words == CHOOSE:
+            return redirect("account")
         raise PermissionDenied(words)
