@@ -14,9 +14,9 @@ from kombu.exceptions import OperationalError
 
 from core.simulator.runs.simulation_jobs import SimulationJob
 from greenserve import env
-from greenserve.masking import masked
 from greenserve.supervision import product_processes
 from pools import wire
+from pools.masking import masked
 
 SILENT_S = 60.0  # without a word from any worker, nobody is there
 _POLL_S = 0.2

@@ -15,6 +15,7 @@ from greenserve import mail, oidc
 from pools.agent.devices.host.polled_power import DeclaredPowerMeter
 from pools.gateway.http import connection_options
 from pools.gateway.http.connections import networks
+from pools.masking import passwords
 from pools.registration.worker_hosts import PRIVATE, WorkerHosts
 from telemetry.providers.addresses import host_fault
 from telemetry.providers.secrets import Secret, SecretsError, gather
@@ -24,8 +25,11 @@ FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 LEAST_TOKEN = 16  # characters
 MAY_HOLD_SECRETS = re.compile(
-    r"(DATABASE|REDIS|BROKER)_URL|PGPASSWORD|GREENSERVE_\w*(TOKEN|PASSWORD|USER|SECRETS?|KEY|EMAIL_URL|WEBHOOK_URL)"
+    r"(DATABASE|REDIS|BROKER)_URL|PGPASSWORD|"
+    r"GREENSERVE_\w*(TOKEN|PASSWORD|USER|SECRETS?|KEY|EMAIL_URL|WEBHOOK_URL|OWNER_URL)"
 )
+PERCENT = "; of a password write what is neither letter nor digit as %XX"
+OWNER_URL = "GREENSERVE_DATABASE_OWNER_URL"
 T = TypeVar("T")
 
 
@@ -76,12 +80,29 @@ class Env:
     session_hours: float = 12.0  # how long a sign-in lasts at most
     session_idle_minutes: float = 60.0  # and without its person doing anything
     organisation: str = "GreenServe"  # who issues reports
+    database_owner_url: str | None = field(default=None, repr=False)  # who migrates; None: the same as works
     api_url: str | None = None  # of the dashboard whose REST API commands use; None: this machine's
     api_token: Secret | None = None  # a person's access token for it
     https: bool = False  # people come by https
     proxies: int = 0  # of ours that stand before the web process and append to X-Forwarded-For
     web_names: tuple[str, ...] = ()  # of the host, in people's browsers
     oidc: oidc.OidcProvider | None = None  # None: people sign in by password alone
+
+    @property
+    def secrets(self) -> list[str]:
+        """Returns what nobody may see: keys, tokens, and the passwords of addresses."""
+        addresses = (self.database_url, self.database_owner_url, self.redis_url)
+        hidden = [*self.carbon_secrets.values(), self.alert_webhook_url, self.alert_webhook_secret, self.metrics_token]
+        hidden += [
+            self.api_token,
+            self.mail_server and self.mail_server.password,
+            self.oidc and self.oidc.client_secret,
+        ]
+        return [
+            *(word for address in addresses for word in passwords(address)),
+            *(secret.reveal() for secret in hidden if secret is not None),
+            *(word for word in (self.secret_key, self.worker_token) if word),
+        ]
 
 
 def read(source: Mapping[str, str] | None = None) -> Env:
@@ -98,6 +119,12 @@ def read(source: Mapping[str, str] | None = None) -> Env:
             raise BadEnvironment(f"greenserve: {name}={raw!r} cannot be used: {remedy}") from None
 
     https, proxies = _https(get)
+    owner_url = _hidden(values, OWNER_URL, _server("postgres", "postgresql"), f"write it as DATABASE_URL{PERCENT}")
+    if owner_url and not values.get("DATABASE_URL", "").strip():
+        raise BadEnvironment(
+            f"greenserve: {OWNER_URL} cannot be used alone: set DATABASE_URL, or leave both out for the embedded "
+            "PostgreSQL, which makes its two roles itself"
+        )
     var_dir = Path(get("GREENSERVE_VAR", str(ROOT / "var"), str, "give a folder")).absolute()
     return Env(
         var_dir=var_dir,
@@ -105,15 +132,13 @@ def read(source: Mapping[str, str] | None = None) -> Env:
             values,
             "DATABASE_URL",
             _server("postgres", "postgresql"),
-            "write postgresql://user:password@host:port/name, or leave it out for the embedded PostgreSQL; "
-            "of a password write what is neither letter nor digit as %XX",
+            f"write postgresql://user:password@host:port/name, or leave it out for the embedded PostgreSQL{PERCENT}",
         ),
         redis_url=_hidden(
             values,
             "REDIS_URL",
             _server("redis", "rediss", "unix"),
-            "write redis://host:port/0 or unix:///path, or leave it out for the embedded Redis; "
-            "of a password write what is neither letter nor digit as %XX",
+            f"write redis://host:port/0 or unix:///path, or leave it out for the embedded Redis{PERCENT}",
         ),
         secret_key=get("GREENSERVE_SECRET_KEY", "", str, "give a long random text") or _secret_key(var_dir),
         debug=get("GREENSERVE_DEBUG", False, _flag, "write 1 or 0"),
@@ -187,6 +212,7 @@ def read(source: Mapping[str, str] | None = None) -> Env:
             "GREENSERVE_SESSION_IDLE_MINUTES", 60.0, _number(1, 525_600), "give minutes between 1 and 525600"
         ),
         organisation=get("GREENSERVE_ORGANISATION", "GreenServe", _line(100), "give a name of at most 100 letters"),
+        database_owner_url=owner_url,
         api_url=get("GREENSERVE_URL", None, _url("http://", "https://"), "write https://host of the dashboard"),
         api_token=_hidden(values, "GREENSERVE_TOKEN", _secret, "give a person's access token, whole"),
         https=https,
@@ -212,14 +238,16 @@ def local_url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def for_child(*, secrets: bool = True, **extra: str) -> dict[str, str]:
+def for_child(*, secrets: bool = True, owner: bool = False, **extra: str) -> dict[str, str]:
     """Returns the environment of a process that GreenServe starts: this one's, and `extra`.
 
-    Without `secrets` it lacks each variable that may hold one. Numerical libraries would otherwise start a thread per
-    core in each of some twenty processes.
+    Without `secrets` it lacks each variable that may hold one, without `owner` the address of the database's owner.
+    Numerical libraries would otherwise start a thread per core in each of some twenty processes.
     """
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     ours = {name: value for name, value in os.environ.items() if secrets or not MAY_HOLD_SECRETS.fullmatch(name)}
+    if not owner:
+        ours.pop(OWNER_URL, None)
     return {**threads, **ours, **extra}
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from greenserve import env
-from greenserve.masking import masked
 from pools import database_faults
+from pools.masking import masked
 
 LOG_LIMIT_BYTES = 2**20
 
@@ -22,10 +22,10 @@ def explain(error: BaseException) -> str | None:
     """
     names = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    if names & {"django.ProgrammingError", "psycopg.ProgrammingError"}:
-        return f"the database lacks tables or columns; `greenserve up` brings it up to date: {first}"
     if words := database_faults.words_of(error):
         return f"{words}: {first}"
+    if names & {"django.ProgrammingError", "psycopg.ProgrammingError"}:
+        return f"the database lacks tables or columns; `greenserve up` brings it up to date: {first}"
     if names & {"django.InterfaceError", "django.DatabaseError", "psycopg.Error"}:
         return (
             "the database does not answer; start GreenServe first (`greenserve up`), or mend DATABASE_URL where you "

@@ -11,8 +11,10 @@ from csp.constants import NONE, SELF, UNSAFE_INLINE
 
 from greenserve import env
 from greenserve.servers import embedded, server_folders
+from pools import masking
 
 ENV = env.read()
+masking.mask_logs(*ENV.secrets)
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 SECRET_KEY = ENV.secret_key

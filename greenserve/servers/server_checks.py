@@ -7,8 +7,8 @@ Valkey those of Lua scripts (CVE-2025-49844). Later branches never had them, and
 
 from __future__ import annotations
 
-from greenserve.masking import masked
 from greenserve.process import StartError
+from pools.masking import masked
 
 POSTGRES_PATCHED = ((14, 20), (15, 15), (16, 11), (17, 7), (18, 1))
 REDIS_PATCHED = ((6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2))

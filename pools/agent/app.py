@@ -23,6 +23,7 @@ from celery import Celery, bootsteps
 
 from core.engine.profiles import Profile, ProfileError, load_profiles
 from core.ports import PermanentError
+from pools import masking
 from pools.actuator.actuator_protocol import DEFAULT_SOCKET
 
 from .agent_metrics import Board, serve
@@ -174,6 +175,7 @@ class AgentStep(bootsteps.StartStopStep):
         adapters, self._end_adapters = self._adapters()
         host = self._host = self._host_energy()
         url = redis_url(worker.app.conf.broker_url)
+        masking.mask_logs(*masking.passwords(url))
         requests = ClockRequests()
         board = Board(self._node)
         if self._metrics is not None:

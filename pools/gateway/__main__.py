@@ -15,6 +15,7 @@ from pathlib import Path
 
 import uvloop
 
+from pools import masking
 from pools.registration.worker_hosts import WorkerHosts, from_argument
 
 from . import secret_arguments
@@ -36,6 +37,7 @@ GC_THRESHOLD = 20_000  # new objects: each request makes some hundred, nearly al
 def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = _config(arguments)
+    masking.mask_logs(*masking.passwords(config.redis_url), config.worker_token)
     try:
         return uvloop.run(_serve(config))
     except OSError as error:

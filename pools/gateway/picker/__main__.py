@@ -11,6 +11,7 @@ from pathlib import Path
 
 import uvloop
 
+from pools import masking
 from pools.registration.worker_hosts import WorkerHosts, from_argument
 
 from .. import secret_arguments
@@ -24,6 +25,7 @@ MISSING = "the packages of the extra 'picker' are not installed: pip install 'gr
 def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     given = _parser().parse_args(arguments)
+    masking.mask_logs(*masking.passwords(given.redis_url))
     try:
         return uvloop.run(_serve(given))
     except ModuleNotFoundError as error:

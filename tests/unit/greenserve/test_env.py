@@ -68,6 +68,7 @@ def test_one_line_names_variable_and_remedy_when_a_value_is_bad(
         ("DATABASE_URL", "sqlite:///hush", "postgresql://"),
         ("DATABASE_URL", "postgresql://me:hush%zz@db/name", "%XX"),
         ("DATABASE_URL", "postgresql://me:hush/5@db/name", "%XX"),
+        ("GREENSERVE_DATABASE_OWNER_URL", "postgresql://me:hush%zz@db/name", "%XX"),
         ("REDIS_URL", "localhost:hush", "redis://"),
         ("REDIS_URL", "redis://:hush#1@cache:6379/0", "%XX"),
     ],
@@ -86,6 +87,7 @@ def test_settings_do_not_show_secrets_when_they_are_printed(tmp_path: Path) -> N
     found = read(
         tmp_path,
         DATABASE_URL="postgresql://me:hush@db/name",
+        GREENSERVE_DATABASE_OWNER_URL="postgresql://owns:hush@db/name",
         REDIS_URL="redis://:hush@cache/0",
         GREENSERVE_SECRET_KEY="hush-and-long-enough",
         GREENSERVE_WORKER_TOKEN="hush-and-long-enough",
@@ -116,6 +118,18 @@ def test_secrets_are_handed_on_only_to_who_needs_them(monkeypatch: pytest.Monkey
     without = env.for_child(secrets=False, BROKER_URL="its own")
     assert {name for name in SECRETS if name in without} == {"GREENSERVE_SECRETS_FILE"}  # where, not what
     assert (without["GREENSERVE_WEB_PORT"], without["BROKER_URL"]) == ("9000", "its own")
+
+
+def test_address_of_the_owner_is_handed_on_only_to_who_migrates(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(env.OWNER_URL, "postgresql://owns:hush@db/name")
+    assert env.OWNER_URL not in env.for_child()
+    assert env.OWNER_URL not in env.for_child(secrets=False)
+    assert env.for_child(owner=True)[env.OWNER_URL] == "postgresql://owns:hush@db/name"
+    with pytest.raises(env.BadEnvironment, match="cannot be used alone: set DATABASE_URL") as caught:
+        read(tmp_path, GREENSERVE_DATABASE_OWNER_URL="postgresql://owns:hush@db/name")
+    assert "hush" not in str(caught.value)
 
 
 def test_keys_of_providers_are_not_seen_when_they_are_read(tmp_path: Path) -> None:
