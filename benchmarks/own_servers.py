@@ -25,7 +25,7 @@ def own_servers(*, durable: bool = True, keep: Path | None = None) -> Iterator[N
         var_dir.mkdir(parents=True, exist_ok=True)
         os.environ |= {
             "GREENSERVE_VAR": str(var_dir),
-            "DATABASE_URL": embedded.database_url(var_dir),
+            "DATABASE_URL": embedded.owner_url(var_dir),
             "REDIS_URL": embedded.redis_url(var_dir),
             "DJANGO_SETTINGS_MODULE": "greenserve.settings",
         }

@@ -16,7 +16,7 @@ from greenserve.servers.server_folders import folders_of
 def running(var_dir: Path, *, durable: bool = True) -> Iterator[tuple[str, str]]:
     """Both servers for the length of a block; yields (database_url, redis_url). Raises StartError."""
     with _started(var_dir, postgres_server.spec(var_dir, durable=durable), embedded.redis(var_dir)):
-        yield embedded.database_url(var_dir), embedded.redis_url(var_dir)
+        yield embedded.owner_url(var_dir), embedded.redis_url(var_dir)
 
 
 @contextlib.contextmanager

@@ -63,7 +63,7 @@ def pytest_load_initial_conftests() -> None:
     if WORKER in os.environ:
         _services = Services(var_dir, servers.redis_running)
     else:
-        os.environ["DATABASE_URL"] = embedded.database_url(var_dir)
+        os.environ["DATABASE_URL"] = embedded.owner_url(var_dir)
         _services = Services(var_dir, _both)
 
 

@@ -40,6 +40,7 @@ def doctor(as_json: bool) -> None:
     config = env.read()
     found = list(examine(config))
     if all(finding.ok for finding in found):
+        found += database_roles(config)
         found += fleet(config)
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in found], indent=2))
@@ -104,9 +105,23 @@ def disks(config: env.Env) -> Iterator[Finding]:
         yield Finding(check, enough, f"{free_gb:.1f} GB free ({FREE_AT_LEAST_GB:g} GB are needed){remedy}")
 
 
+def database_roles(config: env.Env) -> Iterator[Finding]:
+    """Yields whether the product's database role may do more than it needs; nothing where no database of ours is up."""
+    if not _database_is_up(config):
+        return
+    with database():
+        from greenserve.supervision.database_roles import beyond as more_than_needed
+
+        beyond = more_than_needed()
+        detail = "that of the product owns nothing"
+        if beyond:
+            detail = f"that of the product {'; '.join(beyond)}: give it one of its own (docs/settings.md)"
+        yield Finding("database roles", not beyond, detail, must=False)
+
+
 def fleet(config: env.Env) -> Iterator[Finding]:
     """Yields the steps of the first-run page; nothing where no database of ours is up."""
-    if not (config.database_url or preflight.Lock.of(config.var_dir).holder()):
+    if not _database_is_up(config):
         return
     with database():
         import redis
@@ -121,6 +136,10 @@ def fleet(config: env.Env) -> Iterator[Finding]:
         except (DatabaseError, redis.RedisError) as error:
             words = f"cannot be looked at: {str(error).splitlines()[0]}; is GreenServe up?"
             yield Finding("fleet", False, words, must=False)
+
+
+def _database_is_up(config: env.Env) -> bool:
+    return bool(config.database_url or preflight.Lock.of(config.var_dir).holder())
 
 
 def _packages() -> Finding:

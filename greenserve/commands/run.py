@@ -72,7 +72,7 @@ def _up_detached(config: env.Env, as_json: bool) -> None:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=env.for_child(GREENSERVE_VAR=str(config.var_dir)),
+            env=env.for_child(owner=True, GREENSERVE_VAR=str(config.var_dir)),
         )
     while process.poll() is None:
         state = preflight.read_state(config.var_dir)

@@ -17,12 +17,22 @@ from urllib.parse import quote
 from greenserve import env
 from greenserve.process import Child, Spec, StartError, last_words
 from greenserve.servers import server_checks
-from greenserve.servers.postgres_server import ACCOUNT, DATABASE
+from greenserve.servers.postgres_server import ACCOUNT, DATABASE, RUN_ROLE
 from greenserve.servers.server_folders import SYSTEM_ENV, folders_of, own_folder, package_dir
 
 
 def database_url(var_dir: Path) -> str:
-    return f"postgresql://{ACCOUNT}@{quote(str(folders_of(var_dir).postgres_sockets), safe='')}/{DATABASE}"
+    """Returns the address of the role that the product works under (greenserve.supervision.database_roles)."""
+    return _postgres_url(RUN_ROLE, var_dir)
+
+
+def owner_url(var_dir: Path) -> str:
+    """Returns the address of the role that owns the tables and migrates."""
+    return _postgres_url(ACCOUNT, var_dir)
+
+
+def _postgres_url(role: str, var_dir: Path) -> str:
+    return f"postgresql://{role}@{quote(str(folders_of(var_dir).postgres_sockets), safe='')}/{DATABASE}"
 
 
 def redis_url(var_dir: Path) -> str:

@@ -23,7 +23,8 @@ from greenserve import env
 from greenserve.process import Spec, StartError, as_account, last_words
 from greenserve.servers.server_folders import STATE_DIR, SYSTEM_ENV, ServerFolders, folders_of, own_folder, package_dir
 
-ACCOUNT = "greenserve"
+ACCOUNT = "greenserve"  # of the machine, and the role that owns the database and its tables
+RUN_ROLE = "greenserve_run"  # under which the product works
 DATABASE = "greenserve"
 POSTGRES_MAJOR = "18"
 NOTICED_WITHIN_S = 2.0  # by processes of a server that was killed, which then go by themselves
@@ -245,7 +246,7 @@ def _working_in(folder: Path) -> list[int]:
 
 
 def _database_ready(sockets: Path) -> bool:
-    """Returns whether the server answers; makes our database when it is not there yet."""
+    """Returns whether the server answers; makes our database and the role of its users when they are not there yet."""
     import psycopg
 
     try:
@@ -254,6 +255,8 @@ def _database_ready(sockets: Path) -> bool:
         ) as connection:
             if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
                 connection.execute(f"CREATE DATABASE {DATABASE}")
+            if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [RUN_ROLE]).fetchone():
+                connection.execute(f"CREATE ROLE {RUN_ROLE} LOGIN")
     except psycopg.OperationalError:
         return False
     return True

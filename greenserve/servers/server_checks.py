@@ -1,8 +1,13 @@
 """Do the servers that the environment names answer, and are they patched? Each says what it found, or why not.
 
-For each branch that gets corrections, the first version without the flaws that let a client of the server run programs
-there or read what is not its own: of PostgreSQL those of November 2025 (CVE-2025-12817, CVE-2025-12818), of Redis and
-Valkey those of Lua scripts (CVE-2025-49844). Later branches never had them, and older ones get no corrections.
+For each branch that gets corrections, the first version without the flaws, known in November 2026, that let any client
+run programs on the server. Later branches never had them, and older ones get no corrections. By the records of the CVE
+programme and the release notes of each server:
+
+- PostgreSQL: CVE-2026-16239 and CVE-2026-14680, of August 2026. CVE-2026-6460, of November 2026 (14.25, 15.20, 16.16,
+  17.12, 18.7), needs a role that may create something, which the one that GreenServe works under is not.
+- Redis: CVE-2026-81934, of August 2026.
+- Valkey: CVE-2026-56684 and CVE-2026-63639, of July 2026; of 9.1 also GHSA-fq2f-crmw-q97r, of August 2026.
 """
 
 from __future__ import annotations
@@ -10,23 +15,33 @@ from __future__ import annotations
 from greenserve.process import StartError
 from pools.masking import masked
 
-POSTGRES_PATCHED = ((14, 20), (15, 15), (16, 11), (17, 7), (18, 1))
-REDIS_PATCHED = ((6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2))
-VALKEY_PATCHED = ((7, 2, 11), (8, 0, 6), (8, 1, 4))
+POSTGRES_PATCHED = ((14, 24), (15, 19), (16, 15), (17, 11), (18, 6))
+REDIS_PATCHED = ((6, 2, 24), (7, 2, 16), (7, 4, 11), (8, 2, 9), (8, 4, 6), (8, 6, 6), (8, 8, 2), (8, 10, 1))
+VALKEY_PATCHED = ((7, 2, 14), (8, 0, 10), (8, 1, 9), (9, 0, 5), (9, 1, 2))
 TIMEOUT_S = 5
 Version = tuple[int, ...]
 
 
-def postgres(url: str, timeout_s: int = TIMEOUT_S) -> str:
+def postgres(url: str, timeout_s: int = TIMEOUT_S, variable: str = "DATABASE_URL") -> str:
     """Raises StartError."""
+    number, _ = _ask_postgres(url, timeout_s, variable)
+    return _answers(variable, "PostgreSQL", (number // 10000, number % 10000), POSTGRES_PATCHED)
+
+
+def role_of(url: str) -> str:
+    """Returns the role that PostgreSQL knows the address by. Raises StartError."""
+    return _ask_postgres(url, TIMEOUT_S, "DATABASE_URL")[1]
+
+
+def _ask_postgres(url: str, timeout_s: int, variable: str) -> tuple[int, str]:
+    """Returns the server's version, as a number, and the role. Raises StartError."""
     import psycopg
 
     try:
         with psycopg.connect(url, connect_timeout=timeout_s) as connection:
-            number = connection.info.server_version
+            return connection.info.server_version, connection.info.user
     except psycopg.Error as error:
-        raise StartError(masked(f"DATABASE_URL: {str(error).splitlines()[0]}", url)) from None
-    return _answers("DATABASE_URL", "PostgreSQL", (number // 10000, number % 10000), POSTGRES_PATCHED)
+        raise StartError(masked(f"{variable}: {str(error).splitlines()[0]}", url)) from None
 
 
 def redis(url: str) -> str:

@@ -1,7 +1,7 @@
 """Brings the database up to date and prints what is to be run as JSON.
 
-`python -m greenserve.supervision.database_setup` is a process of its own, so that the supervisor carries neither Django
-nor database connections.
+`python -m greenserve.supervision.database_setup RUN_ROLE` is a process of its own, so that the supervisor carries
+neither Django nor database connections. It alone works as the owner of the tables, and gives RUN_ROLE its rights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Plan(msgspec.Struct, frozen=True):
     gpu_types: list[GpuType] = []
 
 
-def prepare() -> Plan:
+def prepare(run_role: str) -> Plan:
     import django
 
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "greenserve.settings")
@@ -34,6 +34,8 @@ def prepare() -> Plan:
     from django.conf import settings
     from django.core import checks
     from django.core.management import call_command
+
+    from greenserve.supervision import database_roles
 
     wrong = [message for message in checks.run_checks() if message.is_serious()]
     if wrong:
@@ -44,6 +46,7 @@ def prepare() -> Plan:
             f"({missing[0]} and on): run the last version that had them once, or begin with a new database"
         )
     call_command("migrate", verbosity=0, interactive=False)
+    database_roles.grant(run_role)
     credentials = None
     if settings.DEMO:
         from pools.demo import ensure_demo_credentials
@@ -87,4 +90,4 @@ def _model() -> str | None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(msgspec.json.encode(prepare()).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(prepare(sys.argv[1])).decode() + "\n")

@@ -25,6 +25,13 @@ def database_url(config: env.Env) -> str:
     return config.database_url or embedded.database_url(config.var_dir)
 
 
+def owner_url(config: env.Env) -> str:
+    """Returns the address of the role that owns the tables; without one of its own, that of the role that works."""
+    if config.database_url is None:
+        return embedded.owner_url(config.var_dir)
+    return config.database_owner_url or config.database_url
+
+
 def broker_url(config: env.Env) -> str:
     return env.broker_url(redis_url(config))
 
@@ -147,7 +154,8 @@ def agent(config: env.Env, node: str, port: int) -> Spec:
 def traffic(config: env.Env, model: str) -> Spec:
     """Returns the demo's users: an endless stream of requests shaped like Azure's published trace."""
     rate = ("--generate", "azure-conv-like", "--rate", f"{config.demo_rps:g}", "--forever", "--wait", "--quiet")
-    return _python(config, "traffic", "-m", "greenserve", "replay", *rate, "--model", model, rank=3, stop_timeout_s=3.0)
+    words = ("-m", "greenserve", "replay", *rate, "--model", model)
+    return _python(config, "traffic", *words, rank=3, stop_timeout_s=3.0, secrets=False)
 
 
 def answers(url: str) -> Callable[[], bool]:
@@ -174,7 +182,7 @@ def _python(
     secrets: bool = True,
     **variables: str,
 ) -> Spec:
-    """Makes the Spec of a Python process. `secrets` off: it reads no environment, and is handed no secret."""
+    """Makes the Spec of a Python process. `secrets` off: it needs none, and is handed none."""
     own = {"GREENSERVE_VAR": str(config.var_dir), "DJANGO_SETTINGS_MODULE": "greenserve.settings"}
     return Spec(
         name=name,

@@ -110,6 +110,8 @@ def start_servers(config: env.Env, supervisor: Supervisor, report: Callable[[str
         started.append(supervisor.start(postgres_server.spec(config.var_dir)))
     else:
         report(server_checks.postgres(config.database_url))
+        if config.database_owner_url is not None:
+            report(server_checks.postgres(config.database_owner_url, variable=env.OWNER_URL))
     if config.redis_url is None:
         started.append(supervisor.start(embedded.redis(config.var_dir)))
     else:
@@ -120,16 +122,20 @@ def start_servers(config: env.Env, supervisor: Supervisor, report: Callable[[str
 
 
 def prepare(config: env.Env, supervisor: Supervisor) -> Plan:
-    """Runs `greenserve.supervision.database_setup` and reads its plan. Supervises meanwhile. Raises StartError."""
+    """Runs `greenserve.supervision.database_setup` as the tables' owner, and reads its plan. Supervises meanwhile.
+
+    Raises StartError.
+    """
+    run_role = server_checks.role_of(product_processes.database_url(config))
     log = config.var_dir / "log" / "prepare.log"
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "greenserve.supervision.database_setup"],
+            [sys.executable, "-m", "greenserve.supervision.database_setup", run_role],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd=env.ROOT,
-            env=env.for_child(GREENSERVE_VAR=str(config.var_dir)),
+            env=env.for_child(GREENSERVE_VAR=str(config.var_dir), DATABASE_URL=product_processes.owner_url(config)),
             preexec_fn=leash(),
         )
     try:

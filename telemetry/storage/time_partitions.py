@@ -1,4 +1,7 @@
-"""Keeps one partition per UTC day for each partitioned table, ahead of time and on demand."""
+"""Keeps one partition per UTC day for each partitioned table, ahead of time and on demand.
+
+The tables' owner does it, by functions of the database (`telemetry.storage.sql.partition_keeping`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ def ensure(days: Iterable[date], tables: Iterable[str] = TABLES) -> None:
     """Creates the partitions of these UTC days unless they exist; safe when several processes do so at once."""
     with connection.cursor() as cursor:
         for day in sorted(set(days)):
-            start, end = day.isoformat(), (day + timedelta(days=1)).isoformat()
             for table in tables:
                 name = f"{table}_{day:%Y%m%d}"
                 cursor.execute("SELECT to_regclass(%s)", [name])
@@ -25,10 +27,7 @@ def ensure(days: Iterable[date], tables: Iterable[str] = TABLES) -> None:
                 # One creator at a time: CREATE TABLE IF NOT EXISTS alone can collide in the catalogue.
                 cursor.execute("SELECT pg_advisory_lock(hashtext('telemetry.partitions'))")
                 try:
-                    cursor.execute(
-                        f"CREATE TABLE IF NOT EXISTS {name} PARTITION OF {table} "
-                        f"FOR VALUES FROM ('{start} 00:00+00') TO ('{end} 00:00+00')"
-                    )
+                    cursor.execute("SELECT telemetry_make_partition(%s, %s)", [table, day])
                 finally:
                     cursor.execute("SELECT pg_advisory_unlock(hashtext('telemetry.partitions'))")
 
@@ -55,7 +54,8 @@ def drop_before(tables: Iterable[str], oldest: date) -> list[str]:
                 [table],
             )
             for (name,) in cursor.fetchall():
-                if name.rsplit("_", 1)[1] < f"{oldest:%Y%m%d}":
-                    cursor.execute(f"DROP TABLE {name}")
+                day = datetime.strptime(name.rsplit("_", 1)[1], "%Y%m%d").date()
+                if day < oldest:
+                    cursor.execute("SELECT telemetry_drop_partition(%s, %s)", [table, day])
                     dropped.append(name)
     return dropped

@@ -116,7 +116,7 @@ class Stand:
 
     def execute(self, statement: str) -> None:
         """Runs a statement in the product's database, outside any transaction."""
-        url = embedded.database_url(self.product.var_dir)
+        url = embedded.owner_url(self.product.var_dir)
         with psycopg.connect(url, connect_timeout=5, autocommit=True) as connection:
             connection.execute(statement)  # type: ignore[call-overload]
 

@@ -117,7 +117,7 @@ class Product:
 
     def sql(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Runs a query in the product's own database."""
-        with psycopg.connect(embedded.database_url(self.var_dir), connect_timeout=5) as connection:
+        with psycopg.connect(embedded.owner_url(self.var_dir), connect_timeout=5) as connection:
             return connection.execute(statement, parameters or None).fetchall()  # type: ignore[arg-type]
 
 

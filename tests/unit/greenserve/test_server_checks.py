@@ -13,13 +13,16 @@ from greenserve.servers import embedded, server_checks
 @pytest.mark.parametrize(
     ("info", "said"),
     [
-        ({"redis_version": "6.2.20"}, "REDIS_URL answers (Redis 6.2.20)"),
-        ({"redis_version": "8.4.0"}, "REDIS_URL answers (Redis 8.4.0)"),
+        ({"redis_version": "6.2.24"}, "REDIS_URL answers (Redis 6.2.24)"),
+        ({"redis_version": "9.0.0"}, "REDIS_URL answers (Redis 9.0.0)"),
         ({"redis_version": "7.2.4", "valkey_version": "9.1.2"}, "REDIS_URL answers (Valkey 9.1.2)"),
-        ({"redis_version": "7.2.4", "valkey_version": "8.1.4"}, "REDIS_URL answers (Valkey 8.1.4)"),
-        ({"redis_version": "6.2.5"}, "Redis 6.2.5 has known security flaws: 6.2.20, 7.2.11"),
+        ({"redis_version": "7.2.4", "valkey_version": "8.1.9"}, "REDIS_URL answers (Valkey 8.1.9)"),
+        ({"redis_version": "6.2.5"}, "Redis 6.2.5 has known security flaws: 6.2.24, 7.2.16"),
+        ({"redis_version": "8.10.0"}, "Redis 8.10.0 has known security flaws"),
+        ({"redis_version": "8.0.4"}, "Redis 8.0.4 has known security flaws"),  # of a branch without corrections
         ({"redis_version": "7.0.15"}, "Redis 7.0.15 has known security flaws"),  # of a branch without corrections
-        ({"redis_version": "7.2.4", "valkey_version": "8.0.5"}, "Valkey 8.0.5 has known security flaws: 7.2.11"),
+        ({"redis_version": "7.2.4", "valkey_version": "8.0.9"}, "Valkey 8.0.9 has known security flaws: 7.2.14"),
+        ({"redis_version": "7.2.4", "valkey_version": "9.1.1"}, "Valkey 9.1.1 has known security flaws"),
     ],
 )
 def test_redis_of_ones_own_must_be_patched(monkeypatch: pytest.MonkeyPatch, info: dict[str, str], said: str) -> None:
@@ -42,7 +45,8 @@ def test_error_of_redis_does_not_show_the_password(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("found", "patched"), [((14, 19), False), ((14, 20), True), ((13, 99), False), ((18, 0), False), ((19, 0), True)]
+    ("found", "patched"),
+    [((14, 23), False), ((14, 24), True), ((13, 99), False), ((18, 5), False), ((18, 6), True), ((19, 0), True)],
 )
 def test_postgresql_of_ones_own_must_be_patched(found: tuple[int, int], patched: bool) -> None:
     assert server_checks.is_patched(found, server_checks.POSTGRES_PATCHED) == patched
@@ -52,8 +56,8 @@ def test_postgresql_of_ones_own_must_be_patched(found: tuple[int, int], patched:
     ("words", "own"),
     [
         ("Redis server v=6.2.5 sha=0:0 malloc=libc", False),
-        ("Redis server v=7.2.11 sha=0:0 malloc=libc", True),
-        ("Valkey server v=8.1.4 sha=0:0 malloc=libc", True),
+        ("Redis server v=7.2.16 sha=0:0 malloc=libc", True),
+        ("Valkey server v=8.1.9 sha=0:0 malloc=libc", True),
         ("", False),
     ],
 )

@@ -314,7 +314,7 @@ async def test_every_record_is_in_the_database_once_when_postgresql_was_gone_for
     var_dir: Path, engine: FakeEngine, http: aiohttp.ClientSession
 ) -> None:
     url = embedded.redis_url(var_dir)
-    own = {"DATABASE_URL": embedded.database_url(var_dir), "REDIS_URL": url, "GREENSERVE_VAR": str(var_dir)}
+    own = {"DATABASE_URL": embedded.owner_url(var_dir), "REDIS_URL": url, "GREENSERVE_VAR": str(var_dir)}
     variables = env.for_child(**own, DJANGO_SETTINGS_MODULE="greenserve.settings")
     manage = (sys.executable, str(env.ROOT / "manage.py"))
     server = started(embedded.redis(var_dir), var_dir)
@@ -360,5 +360,5 @@ async def test_every_record_is_in_the_database_once_when_postgresql_was_gone_for
 
 
 def recorded(var_dir: Path) -> list[str]:
-    with psycopg.connect(embedded.database_url(var_dir), connect_timeout=5) as connection:
+    with psycopg.connect(embedded.owner_url(var_dir), connect_timeout=5) as connection:
         return [row[0] for row in connection.execute("SELECT request_id FROM telemetry_requestrecord")]

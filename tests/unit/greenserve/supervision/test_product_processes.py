@@ -34,18 +34,23 @@ def test_no_command_line_has_redis_password_and_only_those_who_need_it_their_env
     url = "redis://:hush@cache:6379/0"
     monkeypatch.setenv("REDIS_URL", url)
     monkeypatch.setenv("GREENSERVE_SECRET_KEY", "hush")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://works:hush@db/greenserve")
+    monkeypatch.setenv("GREENSERVE_DATABASE_OWNER_URL", "postgresql://owns:hush@db/greenserve")
     config = env.read({"GREENSERVE_VAR": str(tmp_path), "REDIS_URL": url})
     agent = product_processes.agent(config, "n1", 9000)
     apart = [
         *product_processes.gateways(config),
         product_processes.picker(config, 9002),
         product_processes.simulated_node(config, "n1", [("A100-80GB", 1)], 9000, {}),
+        product_processes.traffic(config, "a-model"),
     ]
     rest = [product_processes.web(config), *product_processes.background(config)]
     for spec in (*apart, *rest, agent):
         assert not any("hush" in word for word in spec.argv), spec.name
     assert not any("hush" in value for spec in apart for value in spec.env.values())
     assert {name for name, value in agent.env.items() if "hush" in value} == {"BROKER_URL"}
+    assert not any("owns:" in value for spec in rest for value in spec.env.values()), "only who migrates has it"
+    assert all("works:hush" in spec.env["DATABASE_URL"] for spec in rest)
     for spec in apart[:2]:
         assert spec.argv[spec.argv.index("--redis-url-file") + 1] == str(tmp_path / "redis-url")
 
@@ -106,3 +111,15 @@ def test_agents_have_spool_folders_of_their_own(tmp_path: Path) -> None:
     folders = {Path(spec.argv[spec.argv.index("--spool") + 1]) for spec in specs}
     assert len(folders) == 2
     assert {folder.parent.parent for folder in folders} == {tmp_path / "spool"}
+
+
+def test_embedded_database_has_two_roles_and_one_of_ones_own_those_that_are_set(tmp_path: Path) -> None:
+    own = {"GREENSERVE_VAR": str(tmp_path)}
+    embedded = env.read(own)
+    assert "//greenserve@" in product_processes.owner_url(embedded)
+    assert "//greenserve_run@" in product_processes.database_url(embedded)
+    own |= {"DATABASE_URL": "postgresql://works@db/x"}
+    assert product_processes.owner_url(env.read(own)) == "postgresql://works@db/x"
+    own |= {"GREENSERVE_DATABASE_OWNER_URL": "postgresql://owns@db/x"}
+    assert product_processes.owner_url(env.read(own)) == "postgresql://owns@db/x"
+    assert product_processes.database_url(env.read(own)) == "postgresql://works@db/x"
