@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from greenserve import env
 from pools import database_faults
-from pools.masking import masked
+from pools.masking import without
 
 LOG_LIMIT_BYTES = 2**20
 
@@ -56,7 +56,7 @@ def in_plain_words(program: str, *, traceback_asked: bool = False) -> Iterator[N
         if traceback_asked or config.debug:
             raise
         words = explain(error) or f"this should not have happened: {type(error).__name__}: {error}"
-        words = masked(words, config.database_url, config.redis_url)
+        words = without(words, config.secrets)
         sys.stderr.write(f"{program}: {words}\n{_kept(config)}\n")
         sys.exit(1)
 
@@ -64,7 +64,7 @@ def in_plain_words(program: str, *, traceback_asked: bool = False) -> Iterator[N
 def _kept(config: env.Env) -> str:
     """Appends the traceback of the error under way to a log, which begins anew when it is too large."""
     log = config.var_dir / "log" / "errors.log"
-    said = masked(f"{' '.join(sys.argv)}\n{traceback.format_exc()}\n", config.database_url, config.redis_url)
+    said = without(f"{' '.join(sys.argv)}\n{traceback.format_exc()}\n", config.secrets)
     try:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         full = log.exists() and log.stat().st_size > LOG_LIMIT_BYTES

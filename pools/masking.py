@@ -10,6 +10,7 @@ import re
 import sys
 import threading
 import traceback
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -19,14 +20,14 @@ LEAST_KNOWN = 5  # characters: shorter ones are words of ordinary lines, too
 _SHAPES = (
     (re.compile(r"(://[^\s:/@]*:)[^\s@]+@"), rf"\1{MASK}@"),
     (re.compile(r"([?&]password=)[^&\s'\"]+"), rf"\1{MASK}"),
-    (re.compile(r"\b(bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{MASK}"),
+    (re.compile(r"\b(bearer\s+)(?=\S*\d)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{MASK}"),
     (re.compile(r"\b(gs[-_]|gsj_)[\w-]{20,}"), rf"\1{MASK}"),  # keys and tokens of our own
 )
 
 
 def masked(text: str, *urls: str | None) -> str:
     """Returns the text without what looks like a secret, and without passwords of `urls` wherever they stand."""
-    return _without(text, [word for url in urls for word in passwords(url)])
+    return without(text, [word for url in urls for word in passwords(url)])
 
 
 def passwords(url: str | None) -> list[str]:
@@ -48,15 +49,15 @@ def mask_logs(*secrets: str | None) -> None:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             if self.exc_info and self.exc_info[0] is not None:
-                self.exc_text = _without(_lines(*self.exc_info), known)
+                self.exc_text = without(_lines(*self.exc_info), known)
             if self.stack_info:
-                self.stack_info = _without(self.stack_info, known)
+                self.stack_info = without(self.stack_info, known)
 
         def getMessage(self) -> str:
-            return _without(super().getMessage(), known)
+            return without(super().getMessage(), known)
 
     def say(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-        sys.stderr.write(_without(_lines(kind, error, trace), known) + "\n")
+        sys.stderr.write(without(_lines(kind, error, trace), known) + "\n")
 
     def say_of_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_type is not SystemExit:
@@ -71,7 +72,8 @@ def _lines(kind: type[BaseException], error: BaseException | None, trace: Traceb
     return "".join(traceback.format_exception(kind, error, trace)).rstrip("\n")
 
 
-def _without(text: str, words: list[str]) -> str:
+def without(text: str, words: Iterable[str]) -> str:
+    """Returns the text without `words` wherever they stand, and without what looks like a secret."""
     for word in words:
         text = text.replace(word, MASK)
     for shape, shown in _SHAPES:

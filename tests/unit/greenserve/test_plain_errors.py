@@ -19,9 +19,11 @@ def test_commands_say_and_keep_errors_without_passwords(
 ) -> None:
     monkeypatch.setenv("GREENSERVE_VAR", str(tmp_path))
     monkeypatch.setenv("DATABASE_URL", URL)
+    monkeypatch.setenv("GREENSERVE_DATABASE_OWNER_URL", "postgresql://owns:hush-owner@db.example/name")
+    monkeypatch.setenv("GREENSERVE_SECRET_KEY", "hush-secret-key")
     monkeypatch.setattr(sys, "argv", ["greenserve", "apply", "--at", "http://ada:hush@web/"])
     with pytest.raises(SystemExit), in_plain_words("greenserve"):
-        raise ValueError(f"cannot reach {URL} with s@fe-word")
+        raise ValueError(f"cannot reach {URL} with s@fe-word, hush-owner, hush-secret-key")
     log = tmp_path / "log" / "errors.log"
     for text in (capsys.readouterr().err, log.read_text()):
         assert "postgresql://me:***@db.example" in text
