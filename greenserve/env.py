@@ -95,8 +95,8 @@ class Env:
         hidden = [*self.carbon_secrets.values(), self.alert_webhook_url, self.alert_webhook_secret, self.metrics_token]
         hidden += [
             self.api_token,
-            self.mail_server and self.mail_server.password,
-            self.oidc and self.oidc.client_secret,
+            self.mail_server.password if self.mail_server is not None else None,
+            self.oidc.client_secret if self.oidc is not None else None,
         ]
         return [
             *(word for address in addresses for word in passwords(address)),

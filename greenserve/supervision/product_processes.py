@@ -187,7 +187,7 @@ def _python(
     return Spec(
         name=name,
         argv=(sys.executable, *arguments),
-        env=env.for_child(secrets=secrets, **own, **variables),
+        env=env.for_child(secrets=secrets, owner=False, **own, **variables),
         cwd=env.ROOT,
         rank=rank,
         stop_timeout_s=stop_timeout_s,
