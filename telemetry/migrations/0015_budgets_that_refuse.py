@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("telemetry", "0013_append_only_refuses_truncate"),
+        ("telemetry", "0014_rows_ahead_of_the_clock"),
     ]
 
     operations = [
