@@ -92,7 +92,9 @@ class KeyForm(Fields):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields |= {name: ApiKey._meta.get_field(name).formfield(min_value=1) for name in LIMITS}
+        self.fields |= forms.fields_for_model(
+            ApiKey, LIMITS, formfield_callback=lambda field: field.formfield(min_value=1)
+        )
 
     def clean_addresses(self) -> list[str] | None:
         return self.cleaned_data["addresses"].replace(",", " ").split() or None

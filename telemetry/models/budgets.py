@@ -13,8 +13,12 @@ from core import bounds
 from pools.models import Tenant
 
 _POSITIVE = [MinValueValidator(Decimal("0.01"))]
-_TOKENS = bounds.of("tokens", "budget")
-assert _TOKENS is not None
+
+
+def _of_tokens() -> list[MinValueValidator | MaxValueValidator]:
+    bound = bounds.of("tokens", "budget")
+    assert bound is not None
+    return [MinValueValidator(int(bound.least)), MaxValueValidator(int(bound.most))]
 
 
 class Budget(models.Model):
@@ -52,7 +56,7 @@ class Budget(models.Model):
     tokens = models.PositiveBigIntegerField(
         null=True,
         blank=True,
-        validators=[MinValueValidator(int(_TOKENS.least)), MaxValueValidator(int(_TOKENS.most))],
+        validators=_of_tokens(),
         help_text="Tokens of a month, of prompts and answers.",
     )
     refuses = models.BooleanField(
