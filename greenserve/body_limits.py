@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Message = MutableMapping[str, Any]
+Scope = dict[str, Any]
+Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Asgi = Callable[[Message, Receive, Send], Awaitable[None]]
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class BodyLimits:
         self._application, self._bounds = application, bounds or BodyBounds()
         self.held_bytes = 0  # of requests that are being read or answered
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
@@ -65,7 +66,7 @@ class BodyLimits:
             raise _TooMuch(503, "The web process holds as many bytes of requests as it may: try again.")
 
 
-def _length(scope: Message) -> int:
+def _length(scope: Scope) -> int:
     """Returns the length that a request announces; 0: it announces none."""
     given = dict(scope["headers"]).get(b"content-length", b"")
     return int(given) if given.isdigit() else 0

@@ -11,6 +11,7 @@ import logging
 import socket
 import struct
 from collections.abc import Callable
+from typing import Any
 
 from .connections import Connections
 
@@ -29,7 +30,7 @@ class Listener:
         self._connections, self._make = connections, make
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
-        self._making: set[asyncio.Future[object]] = set()
+        self._making: set[asyncio.Task[Any]] = set()
 
     @property
     def port(self) -> int:
@@ -82,7 +83,7 @@ class Listener:
             self._making.add(making)
             making.add_done_callback(self._made)
 
-    def _made(self, making: asyncio.Future[object]) -> None:
+    def _made(self, making: asyncio.Task[Any]) -> None:
         self._making.discard(making)
         if not making.cancelled() and (error := making.exception()) is not None:
             log.debug("a connection was lost at once: %r", error)

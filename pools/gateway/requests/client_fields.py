@@ -16,7 +16,7 @@ import msgspec
 from pools.registration.worker_hosts import WorkerHosts, from_argument
 
 from ..errors import ApiError
-from .bodies import ChatBody, ChatPart, CompletionBody, ContentPart
+from .bodies import NOTHING, ChatBody, ChatPart, CompletionBody, ContentPart
 
 XARGS = "vllm_xargs"
 _OWN_XARGS = frozenset({"sim_output_tokens"})  # of simulated engines; real ones do not know it
@@ -46,10 +46,10 @@ class ClientFields:
 
     def check(self, body: CompletionBody | ChatBody) -> None:
         """Raises ApiError 400 naming the field."""
-        if len(body.vllm_xargs):
+        if body.vllm_xargs is not NOTHING:
             self._check_members(XARGS, _members(XARGS, body.vllm_xargs))
         if isinstance(body, ChatBody):
-            if len(body.chat_template_kwargs):
+            if body.chat_template_kwargs is not NOTHING:
                 name = "chat_template_kwargs"
                 refused = _NO_TEMPLATE_KWARGS.intersection(_members(name, body.chat_template_kwargs))
                 for member in sorted(refused):
