@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -158,7 +159,8 @@ def main() -> None:
     if given.behind_proxy:
         of_all = dataclasses.replace(limits.connections, unkeyed_of_address=limits.connections.unkeyed)
         limits = dataclasses.replace(limits, connections=of_all)
-    server(APPLICATION, given.host, given.port, limits, given.log_level).run()
+    with contextlib.suppress(KeyboardInterrupt):
+        server(APPLICATION, given.host, given.port, limits, given.log_level).run()
 
 
 if __name__ == "__main__":
