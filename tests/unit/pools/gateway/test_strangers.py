@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from pools.gateway.http.access import MetricsAccess
+from pools.gateway.http.client_protocol import ClientConnection
 from pools.gateway.http.connections import ConnectionLimits
 from pools.gateway.http.fair_arrivals import FairArrivals
-from pools.gateway.http.request import HttpLimits, Request
+from pools.gateway.http.request import HttpLimits
 from tests.fakes.fleet import SECRET
 from tests.unit.pools.gateway.conftest import LIMITS, Bench, Start, completion, raw_post, until
 
@@ -172,13 +173,13 @@ async def test_request_of_two_lengths_is_never_two_requests(bench: Bench, framin
 
 async def test_nothing_behind_a_refused_request_is_looked_at(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at = []
-    admit = bench.server.gateway.admit
+    on_url = ClientConnection.on_url
 
-    def count(head: Request, connection: Any) -> int:
-        looked_at.append(head.path)
-        return admit(head, connection)
+    def count(connection: ClientConnection, url: bytes) -> None:
+        looked_at.append(url)
+        on_url(connection, url)
 
-    monkeypatch.setattr(bench.server.gateway, "admit", count)
+    monkeypatch.setattr(ClientConnection, "on_url", count)
     answer = await exchange(bench, b"GET /live HTTP/1.1\r\n\r\n" + b"GET /nothing HTTP/1.1\r\n\r\n" * 100)
     assert looked_at == [b"/live", b"/nothing"]
     assert answer.count(b"HTTP/1.1 ") == 2
