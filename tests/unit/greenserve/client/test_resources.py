@@ -28,6 +28,7 @@ SITE = {
 }  # fmt: skip
 BUDGET = {
     "id": 1, "url": "/api/v1/budgets/~1/", "tenant": "acme", "amount": "120.10", "currency": "EUR", "carbon_kg": None,
+    "energy_kwh": None, "tokens": None, "refuses": False,
     "etag": '"b"',
 }  # fmt: skip
 JOB = {

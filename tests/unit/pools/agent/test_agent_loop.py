@@ -9,7 +9,7 @@ import pytest
 
 from core.engine import gpu_types
 from core.engine.gpu_types import SHIPPED
-from core.ports import HostReading, RetryableError
+from core.ports import LONGEST_LEASE_S, HostReading, RetryableError
 from pools.agent.batch_outbox import LIMIT, Outbox
 from pools.agent.devices.host.host_energy import HostEnergy
 from pools.agent.loop import AgentLoop
@@ -106,7 +106,7 @@ def test_clock_decisions_are_in_the_batch_when_the_clock_loop_decides() -> None:
     bench.tick()
     (decision,) = bench.link.batches[-1].clocks
     assert (decision.instance_uid, decision.reason, decision.to_mhz) == ("a", "slack", 1310.0)
-    assert bench.actuator.calls[-1] == ("lock", ("G0",), 1310.0, 10.0)
+    assert bench.actuator.calls[-1] == ("lock", ("G0",), 1310.0, LONGEST_LEASE_S)
 
 
 def test_sample_has_the_mean_clock_since_the_one_before_when_the_rule_is_faster() -> None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from core.ports import EngineReading, RetryableError
+from core.ports import LONGEST_LEASE_S, EngineReading, RetryableError
 from pools.agent.app import AgentThread, Bell
 from pools.agent.clocks.clock_requests import ClockRequests
 from pools.agent.loop import PERIOD_S, AgentLoop
@@ -137,7 +137,7 @@ def test_clock_is_set_before_the_next_tick_when_a_gateway_asks_for_it(start: Cal
     agent = start(ClockPolicy(policy="throttle"))
     ticks = agent.ticks
     agent.ask(900.0)
-    eventually(lambda: ("lock", ("G0",), 900.0, 10.0) in agent.actuator.calls, PATIENCE_S, "lock")
+    eventually(lambda: ("lock", ("G0",), 900.0, LONGEST_LEASE_S) in agent.actuator.calls, PATIENCE_S, "lock")
     assert agent.ticks == ticks
     agent.bell.nudge()
     eventually(lambda: agent.ticks > ticks, PATIENCE_S, "next tick")
