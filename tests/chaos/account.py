@@ -12,7 +12,8 @@ from tests.chaos.replay import CUT, OK, Asked
 @dataclass(frozen=True, slots=True)
 class Requests:
     """`answered` at the first attempt, `retried`: answered at a later one, `lost`: at none. `cut`: attempts whose
-    answer broke off. `missing`: whole answers without a record, `twice`: records too many. `ends`: of the lost."""
+    answer broke off. `longest_begin_s`: until an attempt's answer began. `missing`: whole answers without a record,
+    `twice`: records too many. `ends`: of the lost."""
 
     sent: int
     answered: int
@@ -20,6 +21,7 @@ class Requests:
     lost: int
     cut: int
     longest_wait_s: float
+    longest_begin_s: float
     recorded: int
     missing: int
     twice: int
@@ -59,6 +61,7 @@ def of(asked: Sequence[Asked], records: Mapping[str, int]) -> Requests:
         lost=len(lost),
         cut=sum(attempt.outcome == CUT for one in asked for attempt in one.attempts),
         longest_wait_s=round(max((one.waited_s for one in asked), default=0.0), 1),
+        longest_begin_s=round(max((attempt.begun_s for one in asked for attempt in one.attempts), default=0.0), 1),
         recorded=sum(traceparent in records for traceparent in whole),
         missing=sum(traceparent not in records for traceparent in whole),
         twice=sum(number - 1 for number in records.values()),

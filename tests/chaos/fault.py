@@ -34,7 +34,7 @@ class Fault:
         end_takes_s: so long the replay goes on while `end` is under way.
         stops: nobody serves meanwhile, so that requests whose last attempt falls into that time are lost, `because` ...
         forgets: what was answered before its end may lack a record, too.
-        waits_s: the longest that a request may wait; None: nothing is promised of it.
+        waits_s: the longest that an answer may take to begin; None: nothing is promised of it.
         clocks: all GPUs of nodes that `begin` names in `Stand.unheld` are back at their default clock in time.
         look: more that is looked at, once all is back.
     """

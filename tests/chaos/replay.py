@@ -50,11 +50,13 @@ def drawn(seed: int, rate_rps: float, length_s: float) -> list[Request]:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """`traceparent` is in the request's record, and so finds it; `sent_s` is of the monotonic clock."""
+    """`traceparent` is in the request's record, and so finds it; `sent_s` is of the monotonic clock, and `begun_s` how
+    long it took until the answer began, or was given up."""
 
     traceparent: str
     outcome: str
     sent_s: float = 0.0
+    begun_s: float = 0.0
 
     @property
     def asked_again(self) -> bool:
@@ -131,8 +133,8 @@ class Replay:
                 traceparent = f"{self.trace_prefix}{asked.request.number:016x}-{number + 1:016x}-01"
                 sent_s = time.monotonic()
                 asked.attempts.append(Attempt(traceparent, SILENT, sent_s))  # until more is known
-                outcome, pause_s = await self._attempt(session, asked.request, traceparent)
-                asked.attempts[-1] = attempt = Attempt(traceparent, outcome, sent_s)
+                outcome, pause_s, begun_s = await self._attempt(session, asked.request, traceparent)
+                asked.attempts[-1] = attempt = Attempt(traceparent, outcome, sent_s, begun_s)
                 if number == RETRIES or not attempt.asked_again:
                     break
                 await asyncio.sleep(pause_s if pause_s is not None else self._pause_s(number))
@@ -145,20 +147,20 @@ class Replay:
 
     async def _attempt(
         self, session: aiohttp.ClientSession, request: Request, traceparent: str
-    ) -> tuple[str, float | None]:
-        """Returns the outcome, and the pause that the answer asks for."""
+    ) -> tuple[str, float | None, float]:
+        """Returns the outcome, the pause that the answer asks for, and how long it took to begin."""
         body, head = self._body(request)
         head |= {"traceparent": traceparent, "Authorization": f"Bearer {self._keys[request.number % len(self._keys)]}"}
-        begun = False
+        begun, sent_s, begun_s = False, time.monotonic(), None
         try:
             async with session.post("/v1/completions", json=body, headers=head) as response:
-                begun = response.status == 200 and request.kind != WHOLE
+                begun, begun_s = response.status == 200 and request.kind != WHOLE, time.monotonic() - sent_s
                 text = await response.read()
                 if response.status != 200:
-                    return str(response.status), _retry_after_s(response.headers)
-                return (OK if _is_whole(request, text) else CUT), None
+                    return str(response.status), _retry_after_s(response.headers), begun_s
+                return (OK if _is_whole(request, text) else CUT), None, begun_s
         except (aiohttp.ClientError, OSError, TimeoutError):
-            return (CUT if begun else BROKEN), None
+            return (CUT if begun else BROKEN), None, time.monotonic() - sent_s if begun_s is None else begun_s
 
     def _body(self, request: Request) -> tuple[dict[str, Any], dict[str, str]]:
         body = {

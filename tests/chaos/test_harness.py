@@ -139,14 +139,15 @@ async def test_request_is_lost_when_nothing_comes(monkeypatch: pytest.MonkeyPatc
 def test_accounts_tell_the_answered_from_the_lost_and_find_records_that_are_missing_or_twice() -> None:
     asked = [
         Asked(WHOLE, [Attempt("a1", OK)], 1.0, True),
-        Asked(WHOLE, [Attempt("b1", CUT), Attempt("b2", OK)], 4.25, True),
+        Asked(WHOLE, [Attempt("b1", CUT, 0.0, 1.5), Attempt("b2", OK)], 4.25, True),
         Asked(WHOLE, [Attempt("c1", "503"), Attempt("c2", "503"), Attempt("c3", "503")], 3.0, True),
         Asked(WHOLE, [Attempt("d1", SILENT)], 90.0, False),
         Asked(WHOLE, [Attempt("e1", OK)], 1.0, True),
     ]
     found = account.of(asked, {"a1": 1, "b1": 1, "b2": 3, "c3": 1})
     assert (found.sent, found.answered, found.retried, found.lost) == (5, 2, 1, 2)
-    assert (found.cut, found.longest_wait_s, found.recorded, found.missing, found.twice) == (1, 90.0, 2, 1, 2)
+    assert (found.cut, found.longest_wait_s, found.longest_begin_s) == (1, 90.0, 1.5)
+    assert (found.recorded, found.missing, found.twice) == (2, 1, 2)
     assert found.ends == {"503": 1, SILENT: 1}
 
 
@@ -164,7 +165,7 @@ def test_outage_excuses_what_was_last_sent_in_it_and_forgets_only_what_was_answe
 
 
 def _found(broken: tuple[str, ...] = ()) -> Found:
-    requests = Requests(40, 38, 2, 0, 1, 6.25, 40, 0, 0, {})
+    requests = Requests(40, 38, 2, 0, 1, 6.25, 0.5, 40, 0, 0, {})
     return Found(requests, 1.5, 7.04, broken, ())
 
 

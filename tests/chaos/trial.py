@@ -142,8 +142,8 @@ def _promises(stand: Stand, fault: Fault | None, figures: Requests, clocks_s: fl
     """Returns those that did not hold."""
     found = []
     waits_s = fault.waits_s if fault else None
-    if waits_s is not None and figures.longest_wait_s > waits_s:
-        found.append(f"a request waited {figures.longest_wait_s:g} s, {waits_s:g} s are promised")
+    if waits_s is not None and figures.longest_begin_s > waits_s:
+        found.append(f"an answer began after {figures.longest_begin_s:g} s, {waits_s:g} s are promised")
     if figures.twice:
         found.append(f"{figures.twice} requests are on record twice")
     if clocks_s is None or clocks_s > CLOCKS_WITHIN_S:

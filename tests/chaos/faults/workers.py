@@ -20,6 +20,7 @@ LEASE_S = 60
 SHORT_LEASE_S = 12  # it is admitted some seconds after its registration
 FOREVER_S = 3600.0
 HUNG_WAIT_S = 20.0
+NOT_LONG = f"No answer begins after more than {HUNG_WAIT_S:.0f} s for a hung engine while another could give it."
 AT_WORK_WITHIN_S = 15.0
 _RUNNING = re.compile(r"num_requests_running\{[^}]*\} ([0-9.]+)")
 
@@ -129,7 +130,7 @@ FAULTS = (
         name="engines of a node hung for 30 s",
         component="engine",
         kind="frozen",
-        promise=f"No request waits longer than {HUNG_WAIT_S:.0f} s for a hung engine while another could serve it.",
+        promise=f"{NOT_LONG} Streams that have begun go on elsewhere where that was asked for, and else break off.",
         waits_s=HUNG_WAIT_S,
         part=2,
         begin=_hang_a_node,
@@ -158,7 +159,7 @@ FAULTS = (
     _worker(
         "a worker that is well and never answers",
         "hung",
-        f"No request waits longer than {HUNG_WAIT_S:.0f} s for it while another could serve it.",
+        NOT_LONG,
         Hung,
         waits_s=HUNG_WAIT_S,
     ),
