@@ -97,6 +97,7 @@ class HealthChecks:
         if finding.wrong:
             self._failed(instance, finding)
         else:
+            instance.answered_s = time.monotonic()
             if self._failures.pop(instance.uid, 0) or instance.health.unreachable:
                 instance.health.answers_again(time.monotonic())
             instance.lost = False

@@ -93,8 +93,8 @@ class Instance:
     """Counts of requests are this gateway's own; a report of the agent corrects them.
 
     `heard_at_s` is when the agent's last report was received, by this host's monotonic clock. `silent`: that is too
-    long ago for its figures to be believed. `lost`: besides, nothing listens there. `suspect`: what was sent there gets
-    no answer.
+    long ago for its figures to be believed. `lost`: besides, nothing listens there. `suspect`: it gives no sign of
+    life and should; `answered_s` is when its `/health` last answered this gateway.
     """
 
     __slots__ = (
@@ -112,6 +112,7 @@ class Instance:
         "_state",
         "_unstarted_tokens",
         "address",
+        "answered_s",
         "health",
         "heard_at_s",
         "in_flight",
@@ -143,6 +144,7 @@ class Instance:
         self.health = Health()
         self._proven = 0  # successes at the last look
         self.silent = self.lost = self.suspect = False
+        self.answered_s = -math.inf
         self.rtt_s = 0.0  # until a connection has been made
         self._round_trip = RoundTrip()
         self.slots: dict[object, None] = {}  # what this gateway has in flight there: see `slots_at`

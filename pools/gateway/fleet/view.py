@@ -85,13 +85,16 @@ class Service:
         return found
 
     def choosable(self, tried: Collection[str], now_s: float) -> list[Instance]:
-        """Returns the instances to choose from: not tried yet, and none that is out of rotation, unless all are."""
+        """Returns the instances to choose from: not tried yet, and none that is out of rotation, unless all are.
+
+        While any is, those that are suspect, as engines beside one that hangs are, come last.
+        """
         left = [i for i in self.ready if i.uid not in tried] if tried else self.ready
         if not any(i.health.ejections for i in left):
             return left
         ranks = {i.rank: None for i in left}
-        found = [i for rank in ranks for i in self.in_rotation(rank, now_s)]
-        return [i for i in found if i.uid not in tried] or left
+        found = [i for rank in ranks for i in self.in_rotation(rank, now_s) if i.uid not in tried]
+        return [i for i in found if not i.suspect] or found or left
 
 
 def _panics(well: int, of: int) -> bool:

@@ -7,9 +7,10 @@ any request that this gateway has there. A long prompt takes its time: how long 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from ..fleet.instance import Instance
+from ..fleet.instance import NO_NODE, Instance
 from ..fleet.view import Service
 from .dispatch import Dispatcher
 from .slot import Slot, slots_at
@@ -22,12 +23,28 @@ SUSPECT_S = 1.5  # of silence: then its `/health` is asked
 OWN_PAUSE_S = 1.5
 
 
+@dataclass(slots=True)
+class Progress:
+    """What had come from an instance, and since when nothing has. `doubted_s`: when one beside it was ejected."""
+
+    seen: tuple[int, int]  # whole answers, and events of the streams that are under way
+    since_s: float
+    doubted_s: float = -math.inf
+
+    def is_suspect(self, instance: Instance, slots: Sequence[Slot], now_s: float) -> bool:
+        """Says whether it gives no sign of life, neither an answer nor its `/health`, and should have by now."""
+        alive_s = max(self.since_s, instance.answered_s)
+        if alive_s < self.doubted_s:
+            return True
+        return bool(slots) and now_s - max(alive_s, slots[0].sent_s) >= SUSPECT_S
+
+
 class HungEngines:
     """Looks after all instances. `found`: how often one hung; `moved`: requests that were taken elsewhere."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._progress: dict[str, tuple[tuple[int, int], float]] = {}  # by instance: what had come, and since when
+        self._progress: dict[str, Progress] = {}  # by instance
         self._ejections: dict[str, int] = {}  # at the last look
         self._looked_s = -math.inf
         self.found = 0
@@ -40,31 +57,39 @@ class HungEngines:
         self._looked_s = now_s
         progress, ejections = self._progress, self._ejections
         self._progress, self._ejections = {}, {}
-        for service in services:
-            for instance in service.ready:
-                if not instance.in_flight and not instance.health.ejections:
-                    instance.suspect = False
-                    continue
-                self._look_at(instance, progress.get(instance.uid), now_s)
-                out = instance.health.ejections
-                if out > ejections.get(instance.uid, 0):
-                    self._take_back(instance)
+        instances = [instance for service in services for instance in service.ready]
+        in_doubt = set[str]()  # nodes
+        for instance in instances:
+            self._look_at(instance, progress.get(instance.uid), now_s)
+            out = instance.health.ejections
+            before = ejections.get(instance.uid, 0)
+            if out > before:
+                self._take_back(instance)
+                if not before and instance.node != NO_NODE:
+                    in_doubt.add(instance.node)
+            if out:
                 self._ejections[instance.uid] = out
+        if in_doubt:  # what has stopped one engine may have stopped those beside it, that nobody waits for
+            for instance in instances:
+                if instance.node in in_doubt and not instance.health.ejections:
+                    progress_there = self._progress[instance.uid]
+                    progress_there.doubted_s = now_s
+                    instance.suspect = progress_there.since_s < now_s
 
-    def _look_at(self, instance: Instance, before: tuple[tuple[int, int], float] | None, now_s: float) -> None:
+    def _look_at(self, instance: Instance, progress: Progress | None, now_s: float) -> None:
         slots = slots_at(instance)
+        seen = instance.health.successes, sum(slot.meter.events for slot in slots if slot.meter is not None)
+        if progress is None or progress.seen != seen:
+            progress = Progress(seen, now_s)
+        self._progress[instance.uid] = progress
+        instance.suspect = progress.is_suspect(instance, slots, now_s)
         unstarted = [slot for slot in slots if awaits_first_byte(slot)]
-        events = sum(slot.meter.events for slot in slots if slot.meter is not None)
-        seen = instance.health.successes, events
-        since_s = now_s if before is None or before[0] != seen or not unstarted else before[1]
-        self._progress[instance.uid] = seen, since_s
-        instance.suspect = bool(unstarted) and now_s - since_s >= SUSPECT_S
         if not unstarted:
             return
         patience_s = max(LEAST_S, OVERDUE * max(_first_byte_s(slot) for slot in unstarted))
-        if now_s - since_s >= patience_s and any(_is_overdue(slot, patience_s, now_s) for slot in unstarted):
+        if now_s - progress.since_s >= patience_s and any(_is_overdue(slot, patience_s, now_s) for slot in unstarted):
             self.found += 1
-            self._progress[instance.uid] = seen, now_s  # what stays there is given as long again
+            progress.since_s = now_s  # what stays there is given as long again
             instance.health.failed(now_s, hangs=True)
 
     def _take_back(self, instance: Instance) -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from pools.gateway.fleet.instance import NO_NODE
 from pools.gateway.http.connections import Connections
 from pools.gateway.placing import hung_engines
 from pools.gateway.placing.hung_engines import HungEngines
@@ -149,6 +150,54 @@ async def test_requests_move_when_their_instance_is_ejected_for_another_reason()
     assert watched.moved == 1
     watched.look(1.0)
     assert watched.moved == 1, "what is sent there later is a probe"
+
+
+async def test_engine_is_suspect_when_its_streams_stand_still_though_nobody_waits_for_a_first_byte() -> None:
+    watched = Watched()
+    slot = watched.send()
+    slot.started()
+    slot.meter = cast(Meter, Events(events=1))
+    watched.look(1.0)
+    assert not slot.instance.suspect
+    watched.look(1.0)
+    assert slot.instance.suspect
+    slot.instance.answered_s = watched.now_s
+    watched.look(1.0)
+    assert not slot.instance.suspect, "its /health has answered"
+    assert watched.look(60.0) == 0, "streams that have begun have a bound of their own"
+
+
+async def test_engines_beside_one_that_is_ejected_are_suspect_until_they_show_life() -> None:
+    watched = Watched(8)
+    slot = watched.send()
+    mates, others = watched.house.instances[1:4], watched.house.instances[4:]
+    for other in others:
+        other.node = "node-2"
+    watched.look(3.0)
+    assert not any(mate.suspect for mate in mates)
+    assert watched.look(0.5) == 1
+    assert all(mate.suspect for mate in mates)
+    assert not any(other.suspect for other in others)
+    service = slot.call.service
+    assert service.choosable((), watched.now_s) == others
+    left = [i.uid for i in others]
+    assert service.choosable(left, watched.now_s) == mates, "better than none"
+    mates[0].health.worked()
+    mates[1].answered_s = watched.now_s + 0.5
+    watched.look(0.5)
+    assert [mate.suspect for mate in mates] == [False, False, True]
+    slot.instance.health.failed(watched.now_s, hangs=True)
+    watched.look(0.5)
+    assert [mate.suspect for mate in mates] == [False, False, True], "it is out of rotation still: nothing is new"
+
+
+async def test_workers_that_registered_themselves_are_no_neighbours() -> None:
+    watched = Watched(3)
+    for instance in watched.house.instances:
+        instance.node = NO_NODE
+    watched.send()
+    assert watched.look(3.5) == 1
+    assert not any(instance.suspect for instance in watched.house.instances[1:])
 
 
 # -- with a gateway --------------------------------------------------------------------------------
