@@ -65,7 +65,7 @@ def _beat(sender: Celery, **_: Any) -> None:
         ("score forecasts", "telemetry.tasks.score_forecasts", 120.0),
         ("calibrate engines", "telemetry.tasks.calibrate_engines", 30.0),
         ("keep partitions", "telemetry.tasks.keep_partitions", 3600.0),
-        ("replay dead rows", "telemetry.tasks.replay_dead_rows", 300.0),
+        ("replay dead rows", "telemetry.tasks.replay_dead_rows", 30.0),
         ("judge alerts", "telemetry.tasks.judge_alerts", settings.GREENSERVE_ALERTS["period_s"]),
         ("tidy alerts", "telemetry.tasks.tidy_alerts", 3600.0),
         ("make scheduled reports", "telemetry.reports.tasks.make_scheduled_reports", 3600.0),

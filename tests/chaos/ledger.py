@@ -12,17 +12,18 @@ from tests.e2e.product import wait_for
 MARKED_WITHIN_S = 120.0
 LONGEST_UNMARKED_W = 800.0  # of a GPU: what its node counted after the mark is at most so many joules a second
 
-# Microjoules, and microseconds, of each GPU that its meter and the ledger differ by.
+# Microjoules, and microseconds, of each GPU that its meter and the ledger differ by. Where the clock was set back, a
+# GPU has passed through hours twice, and its time is not that between two moments.
 _BALANCE = """
 SELECT m.energy_uj - m.opened_energy_uj - coalesce(sum(e.energy_uj), 0),
-  extract(epoch FROM m.at - m.opened_at) * 1000000 - coalesce(sum(e.gpu_us), 0)
+  CASE WHEN m.passing = 0 THEN extract(epoch FROM m.at - m.opened_at) * 1000000 - coalesce(sum(e.gpu_us), 0) ELSE 0 END
 FROM telemetry_metermark m LEFT JOIN telemetry_energyentry e USING (gpu_id)
-GROUP BY m.gpu_id, m.energy_uj, m.opened_energy_uj, m.at, m.opened_at
+GROUP BY m.gpu_id, m.energy_uj, m.opened_energy_uj, m.at, m.opened_at, m.passing
 """
-# Entries are of intervals of ten seconds: more than ten seconds of a GPU in one are there twice.
+# Entries are of intervals of ten seconds: more than ten seconds of a GPU in one passing of it are there twice.
 _TWICE = """
 SELECT count(*) FROM (
-  SELECT 1 FROM telemetry_energyentry GROUP BY gpu_id, date_bin('10 seconds', start_at, 'epoch')
+  SELECT 1 FROM telemetry_energyentry GROUP BY gpu_id, passing, date_bin('10 seconds', start_at, 'epoch')
   HAVING sum(gpu_us) > 10000000
 ) AS intervals
 """

@@ -21,6 +21,12 @@ BEFORE_S, AFTER_S = 3.0, 10.0  # of the replay, around the fault
 LAST_S = 150.0  # requests that are still under way then have lost; above the gateway's own limits
 BACK_WITHIN_S = 90.0
 RECORDED_WITHIN_S = 60.0
+_SET_ASIDE = """
+SELECT traceparent, count(*) FROM (
+  SELECT substring(convert_from(body, 'UTF8') from '"traceparent":"([^"]+)"') AS traceparent
+  FROM telemetry_deadrow WHERE kind = 'request' AND due_at > now() + %s * interval '1 second'
+) AS later WHERE traceparent LIKE %s GROUP BY 1
+"""
 CLOCKS_WITHIN_S = 10.0
 EPOCH_WITHIN_S = 90.0
 NO_OUTAGE = Outage(float("inf"), float("-inf"), forgets=False)
@@ -109,14 +115,15 @@ def _end(stand: Stand, fault: Fault | None, broken: list[str]) -> float | None:
 
 def _records(stand: Stand, replay: Replay, asked: Sequence[Asked], outage: Outage) -> dict[str, int]:
     """Returns how many records there are by traceparent, once every whole answer has one that the outage did not
-    forget, or the wait is over."""
+    forget, or the wait is over. Records of an hour that is still to come are set aside until then: they count."""
 
     def found() -> dict[str, int]:
         rows = stand.sql(
             "SELECT traceparent, count(*) FROM telemetry_requestrecord WHERE traceparent LIKE %s GROUP BY 1",
             replay.trace_prefix + "%",
         )
-        return {str(traceparent): int(number) for traceparent, number in rows}
+        waiting = stand.sql(_SET_ASIDE, RECORDED_WITHIN_S, replay.trace_prefix + "%")
+        return {str(traceparent): int(number) for traceparent, number in [*waiting, *rows]}
 
     deadline_s = time.monotonic() + RECORDED_WITHIN_S
     while time.monotonic() < deadline_s:

@@ -12,8 +12,8 @@ from tests.chaos.stand import Stand
 
 HOUR_S = 3600
 TURNED = (
-    "Clients notice nothing; loops, clocks and ledger go on by the time that passes, and energy of the wrong hours is "
-    "never entered twice."
+    "Clients notice nothing; loops, clocks and ledger go on by the time that passes; energy of the wrong hours is "
+    "never entered twice; records of an hour to come wait for it."
 )
 
 
