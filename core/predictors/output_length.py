@@ -81,7 +81,9 @@ class HistoryQuantilePredictor:
         self._prior = prior_tokens
         self._history: dict[tuple[str, int | None], _Reservoir] = {}
         self._tenants: OrderedDict[tuple[str, int, int], _Reservoir] = OrderedDict()
-        self._said: dict[tuple[str, int, int | None], int] = {}  # predictions since the last observation
+        # Since the last observation: predictions, and the lengths that few exceed.
+        self._said: dict[tuple[str, int, int | None], int] = {}
+        self._long: dict[tuple[str, int, int | None], int] = {}
 
     def quantile(self, service: str) -> float:
         """Returns the quantile that is predicted for a service."""
@@ -102,10 +104,14 @@ class HistoryQuantilePredictor:
 
     def long(self, service: str, prompt_tokens: int, features: RequestFeatures | None = None) -> int | None:
         """Returns the output tokens that one of a hundred requests like this one exceeds; None: there is no history."""
-        whole = self._history.get((service, None))
-        if whole is None or len(whole) < WARM_UP:
-            return None
-        return max(1, self._like(service, prompt_tokens.bit_length(), features, whole).quantile(LONG_SHARE))
+        key = service, prompt_tokens.bit_length(), None if features is None else features.tenant_id
+        long = self._long.get(key)
+        if long is None:
+            whole = self._history.get((service, None))
+            if whole is None or len(whole) < WARM_UP:
+                return None
+            long = self._long[key] = max(1, self._like(service, key[1], features, whole).quantile(LONG_SHARE))
+        return long
 
     def _quantile_like(self, service: str, octave: int, features: RequestFeatures | None) -> int | None:
         whole = self._history.get((service, None))
@@ -127,6 +133,7 @@ class HistoryQuantilePredictor:
     ) -> None:
         """Learn from a request that ended well with `output_tokens`."""
         self._said.clear()
+        self._long.clear()
         octave = prompt_tokens.bit_length()
         for bucket in (octave, None):
             self._history.setdefault((service, bucket), _Reservoir()).add(output_tokens)

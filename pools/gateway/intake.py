@@ -199,7 +199,7 @@ class Intake:
 
     def _row(self, call: Call, ending: Ending) -> wire.RequestRow:
         """Makes a call's row, counts it and learns from it."""
-        counted = prompt_tokens, output_tokens, source = counts(call, ending)
+        counted = prompt_tokens, output_tokens, source, _ = counts(call, ending)
         tokens = 0 if ending.status in NOT_SERVED else (prompt_tokens or 0) + (output_tokens or 0)
         self.budgets.count(call, tokens)
         if call.charge is not None:

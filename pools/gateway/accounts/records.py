@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from pools import wire
 
 from ..requests.call import Call, Ending
@@ -11,7 +13,15 @@ from .credible_usage import usage_fault
 MAX_ERROR_CHARACTERS = 500
 MAX_REASON_CHARACTERS = 200
 TRACEPARENT_CHARACTERS = 55
-Counted = tuple[int | None, int | None, str | None]
+
+
+class Counted(NamedTuple):
+    """Tokens of a call, and where they are from. `fault`: why the engine's own counts were left aside; empty: not."""
+
+    prompt_tokens: int | None
+    output_tokens: int | None
+    source: str | None
+    fault: str = ""
 
 
 def row_of(
@@ -20,7 +30,7 @@ def row_of(
     """Puts a row together. Latencies count from when the whole request was here. `counted`: what `counts` said."""
     meter, choice, instance, request = ending.meter, ending.choice, ending.instance, call.request
     known, limits, began_s = call.classified, call.own_limits, request.received_s
-    prompt_tokens, output_tokens, source = counts(call, ending) if counted is None else counted
+    prompt_tokens, output_tokens, source, fault = counts(call, ending) if counted is None else counted
     e2e_s = None if ending.ended_s is None else ending.ended_s - began_s
     first_s = None if meter is None else meter.first_s
     # By position, in the order of RequestRow's fields: names would cost as much as all else here.
@@ -57,7 +67,7 @@ def row_of(
         None if limits is None else limits.tpot_s,
         ending.attempts,
         "" if choice is None else choice.reason[:MAX_REASON_CHARACTERS],
-        ending.error[:MAX_ERROR_CHARACTERS],
+        (ending.error or fault)[:MAX_ERROR_CHARACTERS],
         _traceparent(request.headers.get(b"traceparent")),
     )
 
@@ -70,16 +80,16 @@ def _traceparent(sent: bytes | None) -> str | None:
 def counts(call: Call, ending: Ending) -> Counted:
     """Returns prompt and output tokens and their source: the engine's usage, the chunks seen, or an estimate.
 
-    Usage that is not credible is left aside, and the ending's `error` says so.
+    Usage that is not credible is left aside.
     """
-    usage, meter = ending.usage, ending.meter
-    if usage is not None and (fault := usage_fault(call, usage)):
-        usage, ending.error = None, ending.error or fault
-    if usage is not None and usage.prompt_tokens is not None and usage.completion_tokens is not None:
-        return usage.prompt_tokens, usage.completion_tokens, "usage"
+    usage, meter, fault = ending.usage, ending.meter, ""
+    if usage is not None:
+        fault = usage_fault(call, usage)
+        if not fault and usage.prompt_tokens is not None and usage.completion_tokens is not None:
+            return Counted(usage.prompt_tokens, usage.completion_tokens, "usage")
     if meter is not None and meter.events:
-        return call.prompt_tokens, meter.events, "chunks"
-    return call.prompt_tokens, None, None if call.prompt_tokens is None else "estimate"
+        return Counted(call.prompt_tokens, meter.events, "chunks", fault)
+    return Counted(call.prompt_tokens, None, None if call.prompt_tokens is None else "estimate", fault)
 
 
 def _tpot_s(meter: Meter, output_tokens: int | None) -> float | None:
