@@ -1,8 +1,8 @@
 """Learns output lengths beside the gateway: in a process of its own, so that neither its work nor its memory is ours.
 
 A thread starts the process, feeds it records and waits for trees; the event loop only ever copies records (a
-millisecond each time) and later finds new trees in force. This module, run with a quantile, is that process: records in
-on stdin, as LengthRecords.to_bytes, and JSON out.
+millisecond each time) and later finds new trees in force. This module, run with a quantile and a niceness, is that
+process: records in on stdin, as LengthRecords.to_bytes, and JSON out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from core.predictors.boosted_lengths import BoostedLengthPredictor, LengthTrees
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 120.0
-_NICENESS = 15  # requests come first
+NICENESS = 15
 PAUSE_RATIO = 100.0  # of what learning took in processor time: it may have a hundredth of a core
 
 
@@ -39,13 +39,19 @@ class Lesson:
 
 
 class LengthTrainer:
-    """Learns for one service at a time. Failures are logged, and tried again when as many records have come anew."""
+    """Learns for one service at a time. Failures are logged, and tried again when as many records have come anew.
 
-    def __init__(self, predictor: BoostedLengthPredictor, timeout_s: float = TIMEOUT_S) -> None:
+    `niceness` of the process: requests come first.
+    """
+
+    def __init__(
+        self, predictor: BoostedLengthPredictor, timeout_s: float = TIMEOUT_S, niceness: int = NICENESS
+    ) -> None:
         self.lessons: dict[str, Lesson] = {}
         self.failures = 0
         self._predictor = predictor
         self._timeout_s = timeout_s
+        self._niceness = niceness
         self._thread: threading.Thread | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
@@ -90,7 +96,7 @@ class LengthTrainer:
             self._paused_until_s = time.monotonic() + PAUSE_RATIO * (_children_s() - before_s)
 
     def _run(self, quantile: float, records: bytes) -> dict[str, Any]:
-        command = [sys.executable, "-m", __name__, repr(quantile)]
+        command = [sys.executable, "-m", __name__, repr(quantile), str(self._niceness)]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
             self._process = process
@@ -129,7 +135,7 @@ def _children_s() -> float:
 
 def main() -> None:
     """The process: learns from what stdin brings."""
-    os.nice(_NICENESS)
+    os.nice(int(sys.argv[2]))
     from core.predictors import length_training
 
     records = length_training.records_from_bytes(sys.stdin.buffer.read())

@@ -330,7 +330,7 @@ def test_a_tokenizer_counts_when_its_package_is_there(tmp_path: Path) -> None:
 
 # -- learning beside the gateway ---------------------------------------------------------------------
 
-PATIENCE_S = 300.0  # the learner has the lowest priority, and the machine may be busy
+PATIENCE_S = 300.0  # the machine may be busy
 
 
 def taught(n: int = 400) -> BoostedLengthPredictor:
@@ -347,7 +347,7 @@ def taught(n: int = 400) -> BoostedLengthPredictor:
 def learned() -> Iterator[tuple[BoostedLengthPredictor, LengthTrainer]]:
     """What another process has learned, once for all: it takes seconds, and longer where much else goes on."""
     predictor = taught()
-    trainer = LengthTrainer(predictor)
+    trainer = LengthTrainer(predictor, niceness=0)
     trainer.consider("chat", 0.5)
     trainer.join(PATIENCE_S)
     yield predictor, trainer
