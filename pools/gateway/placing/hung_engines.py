@@ -25,7 +25,7 @@ OWN_PAUSE_S = 1.5
 
 @dataclass(slots=True)
 class Progress:
-    """What had come from an instance, and since when nothing has. `doubted_s`: when one beside it was ejected."""
+    """Holds what had come from an instance, and since when nothing has. `doubted_s`: when one beside it was ejected."""
 
     seen: tuple[int, int]  # whole answers, and events of the streams that are under way
     since_s: float
