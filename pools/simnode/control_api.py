@@ -104,7 +104,10 @@ class Control:
         return app
 
     async def _gpus(self, _: web.Request) -> web.Response:
-        return _json(self._node.read_gpus())
+        try:
+            return _json(self._node.read_gpus())
+        except OSError as error:
+            return _json({"error": f"the energy counters cannot be saved: {error}; make room"}, 503)
 
     async def _lock(self, request: web.Request) -> web.Response:
         order = await _body(request, ClockOrder)

@@ -47,6 +47,7 @@ class SimNode:
         self._instances: dict[str, SimInstance] = {}
         self._failed: dict[str, InstanceStatus] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._saved = True  # the counters, when it was last tried
 
     # -- GPUs --------------------------------------------------------------------------------------
 
@@ -63,8 +64,18 @@ class SimNode:
         self._bank.lapse_leases(now_s)
 
     def save_counters(self) -> None:
+        """Saves them if it can be done. While it cannot, the GPUs cannot be read, and engines go on."""
         self.advance()
-        self._bank.save()
+        try:
+            self._bank.save()
+        except OSError as error:
+            if self._saved:
+                logger.error("the energy counters cannot be saved: %s; make room", error)
+            self._saved = False
+            return
+        if not self._saved:
+            logger.info("the energy counters are saved again")
+        self._saved = True
 
     def lock_clock(self, uuids: Sequence[str], mhz: float, lease_s: float) -> None:
         gpus = self._gpus(uuids)

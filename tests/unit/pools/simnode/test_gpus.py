@@ -82,6 +82,30 @@ def test_clocks_of_a_node_are_back_within_ten_seconds_when_its_agent_is_frozen(
     assert bank.gpus["SIM-n-0"].clock_mhz == gpu("A100-80GB").f_max
 
 
+def test_node_goes_on_when_its_counters_cannot_be_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    path = tmp_path / "n.json"
+    node = SimNode(GpuBank("n", [("A100-80GB", 1)], path, 0.0), 1.0)
+    (before,) = node.read_gpus()
+
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_bytes", full)
+        node.save_counters()
+        node.save_counters()
+        with pytest.raises(OSError, match="No space left"):
+            node.read_gpus()  # a reading that is not on disk could be set back
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert json.loads(path.read_text())["energy_j"] == {"SIM-n-0": before.energy_j}
+    node.save_counters()
+    assert caplog.messages[-1] == "the energy counters are saved again"
+    assert json.loads(path.read_text())["energy_j"]["SIM-n-0"] > before.energy_j
+
+
 def test_counters_go_on_when_the_node_starts_again(tmp_path: Path) -> None:
     path = tmp_path / "n.json"
     first = GpuBank("n", [("A100-80GB", 1), ("H100-SXM-80GB", 1)], path, 0.0)
