@@ -188,7 +188,7 @@ class GatewayRuntime:
     def look_around(self, now_s: float) -> None:
         """Acts on what has changed: snapshots, health, policies, emergencies. `now_s` is monotonic."""
         self.health.look(now_s)
-        self.hung.look(self.fleet.services.values(), now_s)
+        self.hung.look(self.fleet.instances(), now_s)
         self.dispatcher.look_around()
         self.emergencies.look(self.fleet.services.values(), now_s)
         uids, services = {instance.uid for instance in self.fleet.instances()}, self.fleet.services.values()

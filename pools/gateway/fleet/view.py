@@ -167,7 +167,8 @@ class FleetView:
         """Says whether a key of an earlier moment still stands as it was."""
         return self._keys.get(key.key_hash) is key
 
-    def instances(self) -> Iterable[Instance]:
+    def instances(self) -> Collection[Instance]:
+        """Returns those that are ready, or that have requests of this gateway still."""
         return self._instances.values()
 
     def apply(

@@ -7,11 +7,10 @@ any request that this gateway has there. A long prompt takes its time: how long 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..fleet.instance import NO_NODE, Instance
-from ..fleet.view import Service
 from .dispatch import Dispatcher
 from .slot import Slot, slots_at
 
@@ -50,14 +49,16 @@ class HungEngines:
         self.found = 0
         self.moved = 0
 
-    def look(self, services: Iterable[Service], now_s: float) -> None:
-        """Finds engines that hang, if it is called about twice a second. `now_s` is monotonic."""
+    def look(self, instances: Collection[Instance], now_s: float) -> None:
+        """Finds engines that hang, if it is called about twice a second. `now_s` is monotonic.
+
+        Give it all that have requests, also those that drain, or that their agents cannot ask any more.
+        """
         if now_s - self._looked_s > OWN_PAUSE_S:
             self._progress.clear()
         self._looked_s = now_s
         progress, ejections = self._progress, self._ejections
         self._progress, self._ejections = {}, {}
-        instances = [instance for service in services for instance in service.ready]
         in_doubt = set[str]()  # nodes
         for instance in instances:
             self._look_at(instance, progress.get(instance.uid), now_s)

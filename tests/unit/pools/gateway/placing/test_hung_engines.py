@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from pools.gateway.fleet.instance import NO_NODE
 from pools.gateway.http.connections import Connections
@@ -66,7 +68,7 @@ class Watched:
         """Goes on in steps of half a second. Returns how often an engine was found to hang until now."""
         for _ in range(round(2 * seconds)):
             self.now_s += 0.5
-            self.hung.look(self.house.view.services.values(), self.now_s)
+            self.hung.look(self.house.view.instances(), self.now_s)
         return self.hung.found
 
     @property
@@ -189,6 +191,20 @@ async def test_engines_beside_one_that_is_ejected_are_suspect_until_they_show_li
     slot.instance.health.failed(watched.now_s, hangs=True)
     watched.look(0.5)
     assert [mate.suspect for mate in mates] == [False, False, True], "it is out of rotation still: nothing is new"
+
+
+async def test_requests_move_from_an_engine_that_hangs_and_is_not_ready_any_more() -> None:
+    watched = Watched()
+    slot = watched.send()
+    watched.look(1.0)
+    fake = watched.house.fake
+    (node, state), *_ = fake.states().items()
+    (first, *others) = state.instances
+    reported = [structs.replace(first, state="starting"), *others]  # so says an agent that cannot ask it
+    watched.house.view.apply(fake.fleet(), {node: structs.replace(state, instances=reported)}, time.monotonic())
+    assert slot.instance not in watched.house.instances
+    assert (watched.look(1.5), watched.moved) == (0, 0)
+    assert (watched.look(1.0), watched.moved) == (1, 1)
 
 
 async def test_workers_that_registered_themselves_are_no_neighbours() -> None:
