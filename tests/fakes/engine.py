@@ -69,9 +69,12 @@ class FakeEngine:
 
     async def stop(self) -> None:
         self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # what was accepted just now has its task then
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # tasks are forgotten, and their transports closed
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -122,6 +125,9 @@ class FakeEngine:
             await self._whole(writer, 200, {} if request.path == "/health" else _embeddings(request))
             return True
         body = request.body
+        if not body:  # `/metrics`, and what else engines are asked for
+            await self._whole(writer, 404, {"error": {"message": f"there is no {request.path}", "type": "error"}})
+            return True
         count = (body.get("vllm_xargs") or {}).get("sim_output_tokens", self.tokens)
         prompt = body.get("prompt")
         prompt_tokens = len(prompt) if isinstance(prompt, list) else 7
