@@ -17,7 +17,7 @@ help:
 	@echo "make test       the tests that hold each change: twelve minutes on two processors, needs no running services"
 	@echo "make test-slow, test-thorough, test-vllm, test-twin  the long ones of each kind; which change calls for which: docs/testing.md"
 	@echo "make test-all   lint and all of these"
-	@echo "make chaos      faults of the running demo, in seven parts, and the table of docs/faults.md; make chaos PART=2"
+	@echo "make chaos      faults of the running demo, in eight parts, and the table of docs/faults.md; make chaos PART=2"
 	@echo "make flake TEST=tests/unit/pools/gateway N=50  how often tests fail on a busy machine"
 	@echo "make smoke      what a newcomer does, on a fresh clone of what is committed"
 	@echo "make client     make the typed client again after a change of the REST API"
@@ -104,7 +104,7 @@ test-twin: install-dev
 test-all: lint test test-slow test-thorough test-vllm test-twin
 
 # Faults of the running demo while a replay is under way; as root, in namespaces of its own. Where something is missing, it is
-# said what to supply. PART=2: one of the seven parts, at most twenty minutes each.
+# said what to supply. PART=2: one of the eight parts, at most twenty minutes each.
 chaos: install-dev
 	@mkdir -p test-artifacts
 	$(BIN)/python -m tests.chaos $(PART)
