@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.db.models import Max
 
@@ -32,8 +33,7 @@ def keep(stream: str, entry_id: str, aside: Sequence[SetAside], now: datetime) -
                 source=one.source.replace("\0", "")[:100],
                 kind=one.kind,
                 rows=one.rows,
-                why=one.why.replace("\0", "")[:500],
-                due_at=due_at(one),
+                **reason(one),
                 body=one.body,
             )
             for place, one in enumerate(aside)
@@ -46,8 +46,10 @@ def keep(stream: str, entry_id: str, aside: Sequence[SetAside], now: datetime) -
         DeadRow.objects.filter(pk__lte=newest - KEPT).delete()
 
 
-def due_at(one: SetAside) -> datetime | None:
-    return None if one.due_s is None else datetime.fromtimestamp(one.due_s, UTC)
+def reason(one: SetAside) -> dict[str, Any]:
+    """Returns the columns that say why, and when it is tried again."""
+    due_at = None if one.due_s is None else datetime.fromtimestamp(one.due_s, UTC)
+    return {"why": one.why.replace("\0", "")[:500], "due_at": due_at}
 
 
 def forget(now: datetime) -> int:

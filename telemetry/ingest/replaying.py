@@ -71,8 +71,7 @@ def _replay(pk: int, writer: RowWriter) -> Replayed | None:
     if body is not None and not aside:
         aside = _store(row, body, writer)
     if aside:
-        why = aside[0].why.replace("\0", "")[:500]
-        DeadRow.objects.filter(pk=pk).update(why=why, due_at=dead_rows.due_at(aside[0]))
+        DeadRow.objects.filter(pk=pk).update(**dead_rows.reason(aside[0]))
         return Replayed(pk, row.rows, aside[0].why)
     row.delete()
     return Replayed(pk, 0 if body is None else batch_rows.count(body), "")

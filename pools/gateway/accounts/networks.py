@@ -6,9 +6,9 @@ import ipaddress
 from collections import OrderedDict
 from collections.abc import Sequence
 
-_MOST_KEPT = 4096
+from ..http import client_address
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_MOST_KEPT = 4096
 
 
 class Networks:
@@ -29,9 +29,5 @@ class Networks:
 
 
 def _held(networks: Sequence[str], host: str) -> bool:
-    try:
-        address: Address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    address = getattr(address, "ipv4_mapped", None) or address
-    return any(address in ipaddress.ip_network(network) for network in networks)
+    address = client_address.parsed(host)
+    return address is not None and any(address in ipaddress.ip_network(network) for network in networks)

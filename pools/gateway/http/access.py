@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from dataclasses import dataclass, field
 
 from ..errors import ApiError
+from . import client_address
 from .request import Request
 
 OPERATOR = 0  # counts as the key of those who come with an operator's token: keys of tenants have ids above it
@@ -43,9 +43,5 @@ def has_token(request: Request, token: str) -> bool:
 
 
 def _is_here(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+    address = client_address.parsed(host)
+    return address is not None and address.is_loopback

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..errors import SERVER_ERROR, ApiError
+from . import client_address
 from .fair_arrivals import FairArrivals
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -187,7 +188,7 @@ class Connections:
     # ----------------------------------------------------------------------------------------------
 
     def _is_proxy(self, host: str) -> bool:
-        address = _address(host)
+        address = client_address.parsed(host)
         return address is not None and any(address in network for network in self.limits.proxies)
 
     def _drop(self, connection: Connection) -> None:
@@ -225,14 +226,6 @@ def networks(words: str) -> tuple[Network, ...]:
     if words.strip() == "none":
         return ()
     return tuple(ipaddress.ip_network(word.strip(), strict=False) for word in words.split(",") if word.strip())
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return None
-    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _group(host: str) -> bytes:

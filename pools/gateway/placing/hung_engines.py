@@ -73,9 +73,9 @@ class HungEngines:
         if in_doubt:  # what has stopped one engine may have stopped those beside it, that nobody waits for
             for instance in instances:
                 if instance.node in in_doubt and not instance.health.ejections:
-                    progress_there = self._progress[instance.uid]
-                    progress_there.doubted_s = now_s
-                    instance.suspect = progress_there.since_s < now_s
+                    mate = self._progress[instance.uid]
+                    mate.doubted_s = now_s
+                    instance.suspect = mate.since_s < now_s
 
     def _look_at(self, instance: Instance, progress: Progress | None, now_s: float) -> None:
         slots = slots_at(instance)
