@@ -27,6 +27,13 @@ SELECT count(*) FROM (
   HAVING sum(gpu_us) > 10000000
 ) AS intervals
 """
+# Each passing of the clock is entered without a gap.
+_GAPS = """
+SELECT count(*) FROM (
+  SELECT 1 FROM telemetry_energyentry GROUP BY gpu_id, passing
+  HAVING sum(gpu_us) <> extract(epoch FROM max(end_at) - min(start_at)) * 1000000
+) AS passings
+"""
 _DOUBLE_EPOCHS = """
 SELECT count(*) FROM (
   SELECT 1 FROM scheduler_epoch GROUP BY kind, service_id, index, advisory HAVING count(*) > 1
@@ -35,11 +42,15 @@ SELECT count(*) FROM (
 
 
 def marked_since(stand: Stand, moment: datetime) -> None:
-    """Waits until every GPU's energy is entered up to `moment` (of the database's clock)."""
+    """Waits until every GPU's energy is entered up to `moment` (of the database's clock).
+
+    A mark that a wrong clock has set ahead of it says nothing of the time since: it has to move first.
+    """
+    [(furthest,)] = stand.sql("SELECT max(at) FROM telemetry_metermark")
 
     def entered() -> bool:
-        behind = stand.sql("SELECT count(*) FROM telemetry_metermark WHERE at < %s", moment)
-        return behind == [(0,)]
+        behind = "SELECT count(*) FROM telemetry_metermark WHERE at < %s OR (at <= %s AND %s)"
+        return stand.sql(behind, moment, furthest, furthest > moment) == [(0,)]
 
     wait_for("energy of all GPUs in the ledger", entered, timeout_s=MARKED_WITHIN_S)
 
@@ -55,6 +66,9 @@ def wrong(stand: Stand) -> list[str]:
     [(twice,)] = stand.sql(_TWICE)
     if twice:
         found.append(f"{twice} intervals are in the ledger twice")
+    [(gaps,)] = stand.sql(_GAPS)
+    if gaps:
+        found.append(f"the entries of {gaps} passings of the clock by a GPU have gaps")
     found += _beside_counters(stand)
     [(doubles,)] = stand.sql(_DOUBLE_EPOCHS)
     if doubles:
