@@ -20,7 +20,7 @@ from pools.registration.worker_hosts import PRIVATE, WorkerHosts
 from telemetry.providers.addresses import host_fault
 from telemetry.providers.secrets import Secret, SecretsError, gather
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent  # of the packages: a checkout, or an environment's site-packages
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 LEAST_TOKEN = 16  # characters
@@ -89,6 +89,11 @@ class Env:
     oidc: oidc.OidcProvider | None = None  # None: people sign in by password alone
 
     @property
+    def work_dir(self) -> Path:
+        """Returns where processes run. Never in an environment's site-packages: they would hide the standard library."""
+        return ROOT if in_checkout() else self.var_dir
+
+    @property
     def secrets(self) -> list[str]:
         """Returns what nobody may see: keys, tokens, and the passwords of addresses."""
         addresses = (self.database_url, self.database_owner_url, self.redis_url)
@@ -103,6 +108,19 @@ class Env:
             *(secret.reveal() for secret in hidden if secret is not None),
             *(word for word in (self.secret_key, self.worker_token) if word),
         ]
+
+
+def in_checkout() -> bool:
+    """Says whether this runs from the repository; else it was installed from a wheel."""
+    return (ROOT / "manage.py").is_file()
+
+
+def _usual_var_dir(values: Mapping[str, str]) -> Path:
+    """Returns `var/` of a checkout; of an installed product the account's folder, whatever folder it is started in."""
+    if in_checkout():
+        return ROOT / "var"
+    home = values.get("XDG_DATA_HOME", "").strip()
+    return (Path(home) if home.startswith("/") else Path.home() / ".local" / "share") / "greenserve"
 
 
 def read(source: Mapping[str, str] | None = None) -> Env:
@@ -125,7 +143,7 @@ def read(source: Mapping[str, str] | None = None) -> Env:
             f"greenserve: {OWNER_URL} cannot be used alone: set DATABASE_URL, or leave both out for the embedded "
             "PostgreSQL, which makes its two roles itself"
         )
-    var_dir = Path(get("GREENSERVE_VAR", str(ROOT / "var"), str, "give a folder")).absolute()
+    var_dir = Path(get("GREENSERVE_VAR", str(_usual_var_dir(values)), str, "give a folder")).absolute()
     return Env(
         var_dir=var_dir,
         database_url=_hidden(

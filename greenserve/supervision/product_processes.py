@@ -121,7 +121,7 @@ def background(config: env.Env) -> list[Spec]:
         _python(config, "simulations", "-m", "celery", "-A", "greenserve", *simulations),
         _python(config, "batches", "-m", "celery", "-A", "greenserve", *batches),
         _python(config, "beat", "-m", "celery", "-A", "greenserve", *beat),
-        _python(config, "ingester", str(env.ROOT / "manage.py"), "ingest"),
+        _python(config, "ingester", "-m", "greenserve.manage", "ingest"),
     ]
 
 
@@ -188,7 +188,7 @@ def _python(
         name=name,
         argv=(sys.executable, *arguments),
         env=env.for_child(secrets=secrets, owner=False, **own, **variables),
-        cwd=env.ROOT,
+        cwd=config.work_dir,
         rank=rank,
         stop_timeout_s=stop_timeout_s,
     )

@@ -134,7 +134,7 @@ def prepare(config: env.Env, supervisor: Supervisor) -> Plan:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
-            cwd=env.ROOT,
+            cwd=config.work_dir,
             env=env.for_child(GREENSERVE_VAR=str(config.var_dir), DATABASE_URL=product_processes.owner_url(config)),
             preexec_fn=leash(),
         )
