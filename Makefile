@@ -129,5 +129,5 @@ lock: install-dev
 	  --no-header --python-version 3.11 --no-emit-package pyarrow requirements-focus.in -o requirements-focus.txt
 
 clean:
-	rm -rf .venv .venv-vllm .venv-focus build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache test-artifacts
+	rm -rf .venv .venv-vllm .venv-focus build node/build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache test-artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,7 +13,7 @@ from tests import documents
 
 # Where pages name code in backticks: `core/engine/engine_model.py`, `tests/unit/`.
 CODE_PATH = re.compile(
-    r"`((?:core|pools|telemetry|scheduler|frontend|greenserve|tests|benchmarks|scripts|docker|docs|scenarios)/[\w./-]+)`"
+    r"`((?:core|pools|telemetry|scheduler|frontend|greenserve|tests|benchmarks|scripts|docker|docs|scenarios|node)/[\w./-]+)`"
 )
 RUNS = {"files", "product"}
 
