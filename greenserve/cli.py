@@ -72,7 +72,7 @@ def cli() -> None:
       greenserve COMMAND -h  says more about a command
 
     Settings come from the environment: GREENSERVE_WEB_PORT (8000), GREENSERVE_GATEWAY_PORT (8080), GREENSERVE_VAR
-    (var/, where data and logs are kept), DATABASE_URL and REDIS_URL (servers of your own instead of the embedded ones),
+    (where data and logs are kept), DATABASE_URL and REDIS_URL (servers of your own instead of the embedded ones),
     GREENSERVE_DEMO (1; 0 leaves the demo out), GREENSERVE_DEMO_RPS (3, the demo's requests per second).
     """
 

@@ -90,7 +90,7 @@ class Env:
 
     @property
     def work_dir(self) -> Path:
-        """Returns where processes run. Never in an environment's site-packages: they would hide the standard library."""
+        """Returns where processes run. Never in site-packages, which would come before the standard library."""
         return ROOT if in_checkout() else self.var_dir
 
     @property
@@ -119,8 +119,15 @@ def _usual_var_dir(values: Mapping[str, str]) -> Path:
     """Returns `var/` of a checkout; of an installed product the account's folder, whatever folder it is started in."""
     if in_checkout():
         return ROOT / "var"
-    home = values.get("XDG_DATA_HOME", "").strip()
-    return (Path(home) if home.startswith("/") else Path.home() / ".local" / "share") / "greenserve"
+    data_home = values.get("XDG_DATA_HOME", "").strip()
+    if data_home.startswith("/"):  # of another it is said not to count
+        return Path(data_home) / "greenserve"
+    try:
+        return Path.home() / ".local" / "share" / "greenserve"
+    except RuntimeError:
+        raise BadEnvironment(
+            "greenserve: this account has no home folder to keep data in: set GREENSERVE_VAR to a folder of yours"
+        ) from None
 
 
 def read(source: Mapping[str, str] | None = None) -> Env:
@@ -143,7 +150,7 @@ def read(source: Mapping[str, str] | None = None) -> Env:
             f"greenserve: {OWNER_URL} cannot be used alone: set DATABASE_URL, or leave both out for the embedded "
             "PostgreSQL, which makes its two roles itself"
         )
-    var_dir = Path(get("GREENSERVE_VAR", str(_usual_var_dir(values)), str, "give a folder")).absolute()
+    var_dir = (get("GREENSERVE_VAR", None, Path, "give a folder") or _usual_var_dir(values)).absolute()
     return Env(
         var_dir=var_dir,
         database_url=_hidden(

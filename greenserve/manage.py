@@ -1,4 +1,4 @@
-"""Django's command line: `python -m greenserve.manage`, and `manage.py` in a checkout. `greenserve --help` shows ours."""
+"""Django's command line: `python -m greenserve.manage`, or `manage.py` in a checkout."""
 
 from __future__ import annotations
 

@@ -14,8 +14,29 @@ from importlib import metadata
 from pathlib import Path
 
 DISTRIBUTION = "greenserve"
+NODE_DISTRIBUTION = "greenserve-node"  # the same files with a node's dependencies: node/pyproject.toml
 PACKAGES = ("greenserve", "frontend", "scheduler", "telemetry", "pools", "core")
 REMEDY = "install GreenServe into a virtual environment of its own"
+NODE_REMEDY = (
+    f"{NODE_DISTRIBUTION} is installed here, with what a node needs and no more: do this where {DISTRIBUTION} is "
+    "installed, which may be another environment of this machine"
+)
+
+
+def installed() -> str:
+    """Returns the distribution that these files are of: the whole product's, or else a node's."""
+    for name in (DISTRIBUTION, NODE_DISTRIBUTION):
+        try:
+            metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        return name
+    return DISTRIBUTION
+
+
+def of_a_node() -> bool:
+    """Says whether this installation is a node's, which lacks what the control plane needs."""
+    return installed() == NODE_DISTRIBUTION
 
 
 def not_ours() -> list[str]:
@@ -33,7 +54,7 @@ def shared() -> Iterator[tuple[str, str]]:
     """Yields packages that another distribution has files in, with its name. It is slow: it reads all file lists."""
     for name, owners in metadata.packages_distributions().items():
         if name in PACKAGES:
-            yield from ((name, owner) for owner in sorted(set(owners)) if owner.lower() != DISTRIBUTION)
+            yield from ((name, owner) for owner in sorted(set(owners)) if owner.lower() != installed())
 
 
 def _first_file(name: str) -> Path | None:
@@ -44,7 +65,7 @@ def _first_file(name: str) -> Path | None:
 def _recorded() -> dict[Path, metadata.FileHash]:
     """Returns the hashes of our first files in the wheel's RECORD; empty where we were not installed from a wheel."""
     try:
-        files = metadata.files(DISTRIBUTION) or []
+        files = metadata.files(installed()) or []
     except metadata.PackageNotFoundError:
         return {}
     first = {f"{name}/__init__.py" for name in PACKAGES}

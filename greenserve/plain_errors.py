@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from greenserve import env
+from greenserve import env, packages
 from pools import database_faults
 from pools.masking import without
 
@@ -36,6 +36,8 @@ def explain(error: BaseException) -> str | None:
             "Redis does not answer; start GreenServe first (`greenserve up`), or mend REDIS_URL where you run a server "
             f"of your own: {first}"
         )
+    if isinstance(error, ModuleNotFoundError) and packages.of_a_node():
+        return f"this needs the package {error.name}: {packages.NODE_REMEDY}"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}; give another path, or rights to this one"
     return None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from greenserve import packages
 from greenserve.cli import fail
 from greenserve.plain_errors import explain
 
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def database() -> Iterator[None]:
-    """Django is set up within, and a database that does not answer is one clear line. Decorates functions too."""
+    """Django is set up within, and a database that does not answer is one clear line. Decorates functions too.
+
+    So is a node's installation, which has no Django.
+    """
+    if packages.of_a_node():
+        fail(f"this needs GreenServe's database: {packages.NODE_REMEDY}")
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "greenserve.settings")
     import django
 

@@ -35,11 +35,13 @@ class Finding:
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def doctor(as_json: bool) -> None:
     """Check Python, the data folder, PostgreSQL, Redis and the ports; and, where GreenServe runs, the way from empty to
-    serving. Exit status 1 when something is wrong; a step that is still to be taken is not.
+    serving. Of a node's installation: Python and the data folder. Exit status 1 when something is wrong; a step that is
+    still to be taken is not.
     """
     config = env.read()
-    found = list(examine(config))
-    if all(finding.ok for finding in found):
+    of_a_node = packages.of_a_node()
+    found = [*examine_machine(config), *(() if of_a_node else examine_servers(config))]
+    if not of_a_node and all(finding.ok for finding in found):
         found += database_roles(config)
         found += fleet(config)
     if as_json:
@@ -59,16 +61,22 @@ def version(as_json: bool) -> None:
     """Show the version."""
     from importlib.metadata import version as version_of
 
-    found = {"greenserve": version_of("greenserve"), "python": sys.version.split()[0]}
-    click.echo(json.dumps(found) if as_json else f"greenserve {found['greenserve']} (Python {found['python']})")
+    name = packages.installed()
+    found = {name: version_of(name), "python": sys.version.split()[0]}
+    click.echo(json.dumps(found) if as_json else f"{name} {found[name]} (Python {found['python']})")
 
 
-def examine(config: env.Env) -> Iterator[Finding]:
+def examine_machine(config: env.Env) -> Iterator[Finding]:
+    """Yields whether anything of GreenServe's can run here."""
     yield Finding("python", sys.version_info >= (3, 11), f"{sys.version.split()[0]} (3.11 or newer is needed)")
     yield _packages()
     writable = os.access(config.var_dir, os.W_OK | os.X_OK)
     yield Finding("data folder", writable, f"{config.var_dir}{'' if writable else ' cannot be written'}")
     yield from disks(config)
+
+
+def examine_servers(config: env.Env) -> Iterator[Finding]:
+    """Yields whether the control plane finds its servers and can listen."""
     if config.database_url:
         yield _try("PostgreSQL", lambda: server_checks.postgres(config.database_url or ""))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -287,13 +288,20 @@ def _left(at: Progress) -> str:
 
 
 def write_pictures(order: Order, found: list[Found]) -> None:
-    """Writes a page with a picture of each TP degree. Raises OSError."""
+    """Writes a page with a picture of each TP degree, if Plotly is there to make it. Raises OSError."""
+    if not _has_plotly():
+        click.echo("No picture is made: a node's installation has no Plotly; `pip install plotly` adds it.", err=True)
+        return
     from frontend.charts.figure_page import write_page
     from frontend.charts.value_figures import panels
     from pools.profiler.profile_picture import profile_panels
 
     for one in found:
         write_page(order.beside(".html", one.outcome.profile.tp), partial(panels, profile_panels(one.outcome)))
+
+
+def _has_plotly() -> bool:
+    return importlib.util.find_spec("plotly") is not None
 
 
 def _show(order: Order, found: list[Found]) -> None:
@@ -305,7 +313,8 @@ def _show(order: Order, found: list[Found]) -> None:
         for line in one.missed:
             click.echo(f"not measured: {line}")
         _show_rates(one)
-    click.echo(f"Written: {order.out}, {order.beside('.html')} and beside them .run.csv, .loads.csv, .journal")
+    written = [order.out, order.beside(".html")] if _has_plotly() else [order.out]
+    click.echo(f"Written: {', '.join(map(str, written))} and beside it .run.csv, .loads.csv, .journal")
 
 
 def _show_rates(found: Found) -> None:

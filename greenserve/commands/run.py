@@ -29,7 +29,7 @@ DOWN_WITHIN_S = 60.0
 def up(detach: bool, as_json: bool) -> None:
     """Start PostgreSQL, Redis, the dashboard, the gateway, the scheduler and the demo's nodes, and keep them running.
 
-    A process that ends is started again. Ctrl-C stops all. Data stays under var/ (GREENSERVE_VAR) from run to run.
+    A process that ends is started again. Ctrl-C stops all. Data stays in GREENSERVE_VAR from run to run.
 
     Exit status: 3 when it already runs, 4 when a port is taken, 5 when something did not start.
     """
@@ -72,6 +72,7 @@ def _up_detached(config: env.Env, as_json: bool) -> None:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            cwd=config.work_dir,  # not where the caller stands: packages of our names may lie there
             env=env.for_child(owner=True, GREENSERVE_VAR=str(config.var_dir)),
         )
     while process.poll() is None:
@@ -253,7 +254,9 @@ def _announce(config: env.Env, found: dict[str, Any], *, as_json: bool, seconds:
         )
     if config.demo:
         console.print(f"\n  {demo_note(config)}")
-    console.print("\n  Stop: Ctrl-C here, or `make down`.  State: `greenserve status`.  Logs: `greenserve logs`.\n")
+    console.print(
+        "\n  Stop: Ctrl-C here, or `greenserve down`.  State: `greenserve status`.  Logs: `greenserve logs`.\n"
+    )
 
 
 def demo_note(config: env.Env) -> str:

@@ -64,5 +64,7 @@ def package_dir(name: str) -> Path:
     """Returns the folder of a package without importing it."""
     found = importlib.util.find_spec(name)
     if found is None or not found.submodule_search_locations:
-        raise StartError(f"the package {name.replace('_', '-')} is not installed: run `make install`")
+        raise StartError(
+            f"the package {name.replace('_', '-')} is not installed: install GreenServe again, with its dependencies"
+        )
     return Path(next(iter(found.submodule_search_locations)))

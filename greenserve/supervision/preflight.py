@@ -58,7 +58,7 @@ class Lock:
             os.close(fd)
             raise Refusal(
                 f"already running (pid {self.holder() or 'unknown'}): see `greenserve status`, "
-                "stop it with `greenserve down` (or `make down`)",
+                "stop it with `greenserve down`",
                 ALREADY_RUNNING,
             ) from None
         self._fd = fd
@@ -128,7 +128,9 @@ def read_state(var_dir: Path) -> dict[str, Any]:
 
 
 def check_packages() -> None:
-    """Raises Refusal when another distribution's files stand where ours should."""
+    """Raises Refusal when this is a node's installation, or another distribution's files stand where ours should."""
+    if packages.of_a_node():
+        raise Refusal(packages.NODE_REMEDY, START_FAILED)
     if strange := packages.not_ours():
         names = ", ".join(strange)
         raise Refusal(f"other files than GreenServe's are in the package {names}: {packages.REMEDY}", START_FAILED)

@@ -13,6 +13,30 @@ def read(tmp_path: Path, **values: str) -> env.Env:
     return env.read({"GREENSERVE_VAR": str(tmp_path / "var"), **values})
 
 
+def test_data_of_a_checkout_lies_in_it_and_of_an_installed_product_in_the_accounts_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert env.read({"GREENSERVE_SECRET_KEY": "k"}).var_dir == env.ROOT / "var"
+    monkeypatch.setattr(env, "ROOT", tmp_path / "site-packages")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    home = tmp_path / "home" / ".local" / "share" / "greenserve"
+    for said, folder in (("", home), ("not/whole", home), ("/data", Path("/data/greenserve"))):
+        config = env.read({"GREENSERVE_SECRET_KEY": "k", "XDG_DATA_HOME": said})
+        assert config.var_dir == config.work_dir == folder
+    assert env.read({"GREENSERVE_SECRET_KEY": "k", "GREENSERVE_VAR": "/own"}).var_dir == Path("/own")
+
+
+def test_account_without_a_home_is_asked_for_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(env, "ROOT", tmp_path / "site-packages")
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(env.BadEnvironment, match="set GREENSERVE_VAR"):
+        env.read({"GREENSERVE_SECRET_KEY": "k"})
+    assert env.read({"GREENSERVE_SECRET_KEY": "k", "GREENSERVE_VAR": "/own"}).var_dir == Path("/own")
+
+
 def test_defaults_are_the_documented_ones_when_nothing_is_set(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert (found.web_host, found.web_port) == ("127.0.0.1", 8000)

@@ -8,6 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from greenserve.cli import cli
+from greenserve.commands import node_profile
+from pools.profiler.session import Order
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,15 @@ def test_it_is_refused_before_anything_is_measured(
     assert refused.exit_code in (1, 2)
     assert words in " ".join(refused.output.split())
     assert not list(tmp_path.iterdir())
+
+
+def test_profile_is_written_without_a_picture_where_plotly_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(node_profile, "_has_plotly", lambda: False)
+    order = Order(model="Llama3-8B", out=tmp_path / "p.csv")
+    node_profile.write_pictures(order, [])
+    node_profile._show(order, [])
+    said = capsys.readouterr()
+    assert "`pip install plotly` adds it" in said.err
+    assert said.out == f"Written: {order.out} and beside it .run.csv, .loads.csv, .journal\n"

@@ -25,7 +25,7 @@ def test_second_lock_names_the_holder_when_the_first_is_held(tmp_path: Path) -> 
         Lock.of(tmp_path).take()
     assert caught.value.status == preflight.ALREADY_RUNNING
     assert str(os.getpid()) in str(caught.value)
-    assert "make down" in str(caught.value)
+    assert "greenserve down" in str(caught.value)
     first.release()
     Lock.of(tmp_path).take()
 
