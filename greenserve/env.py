@@ -112,7 +112,7 @@ class Env:
 
 def in_checkout() -> bool:
     """Says whether this runs from the repository; else it was installed from a wheel."""
-    return (ROOT / "manage.py").is_file()
+    return all((ROOT / name).is_file() for name in ("manage.py", "pyproject.toml"))
 
 
 def _usual_var_dir(values: Mapping[str, str]) -> Path:
