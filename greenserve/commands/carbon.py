@@ -88,11 +88,13 @@ def fetch(site: str | None, signal: str | None, start: str | None, end: str | No
     Exit status 1 when a feed fails.
     """
     from core.ports import AdapterError
+    from pools import database_locks
+    from pools.database_locks import Lock
     from telemetry.carbon import feeds as polling
 
     span, feeds = _span(start, end), _chosen(site, signal)
     failed = False
-    with polling.alone(patience_s=PATIENCE_S) as held:
+    with database_locks.held(Lock.FEEDS, PATIENCE_S) as held:
         if not held:
             fail("the providers are being asked by another run; try again in a minute")
         world = polling.outside(run_s=RUN_S)

@@ -11,16 +11,17 @@ It yields: requests go to the gateway as service tier `flex`, and as few of them
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import redis
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import F
 
 from core.algorithms.queue.aimd import AimdConfig, next_window
+from pools import database_locks
+from pools.database_locks import Lock
 from pools.models import Node, Service
 from scheduler import agents
 from scheduler.batches import batch_keys, lifecycle, planning, tenant_files
@@ -230,23 +231,9 @@ def engines_waiting(service: Service) -> int | None:
     return sum(i.waiting or 0 for i in instances if i.pool_id in pools and i.state == "ready")
 
 
-@contextmanager
-def alone() -> Iterator[bool]:
-    """Yields whether this process is the one that runs batches; it is as long as its database connection lives."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(hashtext('scheduler.batches'))")
-        mine: bool = cursor.fetchone()[0]
-    try:
-        yield mine
-    finally:
-        if mine and connection.connection is not None and not connection.connection.closed:
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_advisory_unlock(hashtext('scheduler.batches'))")
-
-
 def work(make_sender: Callable[[], Sender]) -> bool:
     """Takes one turn of the batches' process. Returns False when another process is at it."""
-    with alone() as mine:
+    with database_locks.held(Lock.BATCHES) as mine:
         if not mine:
             return False
         now = datetime.now(UTC)

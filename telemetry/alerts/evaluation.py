@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import redis
 from django.contrib.auth.models import User
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, transaction
 from django.db.models import Exists, Max, OuterRef, Q, QuerySet
 
-from pools import clock_repairs
+from pools import clock_repairs, database_locks
+from pools.database_locks import Lock
 from telemetry.models import Alert, AlertNotice, AlertSilence, AlertWatch, SloMinute
 
 from . import alert_settings, slo_minutes
@@ -19,7 +20,6 @@ from .alert_state_machine import Change, Key, Reading, Rule, Step, Watch, look
 
 log = logging.getLogger(__name__)
 
-LOCK = 7_203_001  # of PostgreSQL's advisory locks: one round at a time
 LONGEST_SILENCE = timedelta(days=30)
 KEPT = timedelta(days=400)  # resolved alerts
 
@@ -49,8 +49,7 @@ def gather(rules: Mapping[str, Rule], now: datetime) -> tuple[list[Reading], set
 @transaction.atomic
 def keep(rules: Mapping[str, Rule], readings: Iterable[Reading], answered: Iterable[str], now: datetime) -> list[Step]:
     """Writes what follows from the readings, and the notices that are due, in one transaction."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+    database_locks.take(Lock.ALERTS)
     _set_back(now)
     rows = {(row.rule, row.subject): row for row in AlertWatch.objects.select_related("alert")}
     watches = {key: _watch(row) for key, row in rows.items()}

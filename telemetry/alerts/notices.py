@@ -11,18 +11,18 @@ import json
 import logging
 import smtplib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.core.mail import EmailMessage
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Exists, OuterRef, Q
 
 from core.ports import PermanentError, RetryableError
-from pools import clock_repairs
+from pools import clock_repairs, database_locks
+from pools.database_locks import Lock
 from telemetry.models import Alert, AlertNotice
 
 from . import alert_settings, webhook
@@ -33,7 +33,6 @@ TRIES = 8
 FIRST_WAIT_S, LONGEST_WAIT_S = 10.0, 1_800.0
 CLAIM = timedelta(seconds=120)  # longer than any try
 BUDGET_S = 30.0  # of one run; a try that has begun may take its own time-out more
-LOCK = 7_203_002  # of PostgreSQL's advisory locks
 FORMAT = 1  # of the webhook's body
 
 
@@ -48,7 +47,7 @@ def deliver(now: datetime) -> int:
     One sender at a time, and for so long at most: a receiver that hangs must not delay the workers, who have epochs
     to run. On a channel that has just failed nothing more is tried this time.
     """
-    with _alone() as mine:
+    with database_locks.held(Lock.NOTICES) as mine:
         return _deliver(now) if mine else 0
 
 
@@ -65,20 +64,6 @@ def _deliver(now: datetime) -> int:
         AlertNotice.objects.filter(pk=notice.pk).update(state=AlertNotice.NoticeState.SENT, sent_at=now, error="")
         sent += 1
     return sent
-
-
-@contextmanager
-def _alone() -> Iterator[bool]:
-    """Yields whether no other process sends just now. The lock is this connection's, and goes with it."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
-        (mine,) = cursor.fetchone() or (False,)
-    try:
-        yield bool(mine)
-    finally:
-        if mine:
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
 
 
 @transaction.atomic

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Count
 
 from core.engine import measured
@@ -27,6 +27,8 @@ from core.engine.engine_model import UnknownConfiguration
 from core.engine.iteration import IterationCosts, Totals
 from core.ports import EngineLimits
 from core.units import US_PER_S
+from pools import database_locks
+from pools.database_locks import Lock
 from pools.models import EngineResidual, Instance, InstanceGpu
 from telemetry.calibration.report_windows import EngineReports, Readings, windows
 from telemetry.selectors import _sql as sql
@@ -34,7 +36,6 @@ from telemetry.storage import copying
 
 log = logging.getLogger(__name__)
 
-LOCK = 7_203_002  # of PostgreSQL's advisory locks: one turn at a time
 STRETCH_S = 60.0  # of reports that a turn reads: twice its period, so that none is lost when one comes late
 SETTLE_S = 3.0  # younger reports may still be on their way
 MOST_ENGINES = 8  # of a configuration in one turn
@@ -88,19 +89,12 @@ def calibrate(now: datetime, limits: Mapping[str, EngineLimits]) -> int:
     span = {"since": until - timedelta(seconds=STRETCH_S), "until": until, "engines": chosen}
     reports, meters, prompts = _reports(span), _meters(span), _prompt_means(now)
     with transaction.atomic():
-        if not _alone():
+        if not database_locks.try_to_take(Lock.CALIBRATION):
             return 0
         rows = {row.configuration: row for row in EngineResidual.objects.all()}
         return sum(
             _calibrate(key, rows.get(key), engines, reports, meters, prompts, until) for key, engines in by_key.items()
         )
-
-
-def _alone() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK])
-        found: tuple[bool] = cursor.fetchone()
-        return found[0]
 
 
 def _calibrate(

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import F, Max
 from django.utils.module_loading import import_string
 
 from core import bounds
 from core.ports import AdapterError, CarbonProvider, CoolDownError, IntensityPoint, PermanentError
 from core.types import Loop
-from pools import clock_repairs
+from pools import clock_repairs, database_locks
+from pools.database_locks import Lock
 from pools.models import Service
 from telemetry.models import CarbonFeed, CarbonPoint
 from telemetry.providers import static_csv
@@ -41,8 +40,6 @@ CATCH_UP_S = 7 * 86_400.0
 REVISED_STEPS = 24  # so far back a provider may revise what it said
 FIRST_COOL_DOWN_S = 60.0
 LONGEST_COOL_DOWN_S = 3_600.0
-LOCK = 0x6361_7262  # "carb"
-LOCK_RETRY_S = 0.2
 Key = tuple[datetime, bool, str]  # start, whether it is a forecast, by which model
 
 
@@ -114,7 +111,7 @@ def poll(now: datetime, patience_s: float = 0.0, world: Outside | None = None) -
     """
     world = world or outside()
     asked = []
-    with alone(patience_s) as locked:
+    with database_locks.held(Lock.FEEDS, patience_s) as locked:
         if locked:
             _set_back(now)
         due = [feed for feed in CarbonFeed.objects.select_related("site") if is_due(feed, now)] if locked else []
@@ -153,24 +150,6 @@ def is_due(feed: CarbonFeed, now: datetime) -> bool:
     period_s = refresh_s(feed)
     slack_s = min(1.0, 0.1 * period_s)
     return feed.last_tried_at is None or feed.last_tried_at <= now - timedelta(seconds=period_s - slack_s)
-
-
-@contextmanager
-def alone(patience_s: float) -> Iterator[bool]:
-    """Takes PostgreSQL's advisory lock of polling, if it can; the lock ends with the connection at the latest."""
-    until = time.monotonic() + patience_s
-    with connection.cursor() as cursor:
-        while True:
-            cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
-            locked = bool(cursor.fetchone()[0])
-            if locked or time.monotonic() >= until:
-                break
-            time.sleep(LOCK_RETRY_S)
-        try:
-            yield locked
-        finally:
-            if locked:
-                cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
 
 
 def refresh_feed(feed: CarbonFeed, now: datetime, world: Outside | None = None) -> int:

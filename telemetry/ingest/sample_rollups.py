@@ -17,6 +17,8 @@ from django.db import connection, transaction
 from numpy.typing import NDArray
 
 from core.units import US_PER_S
+from pools import database_locks
+from pools.database_locks import Lock
 from telemetry.models.rollups import DAY_S, HOUR_S, MINUTE_S, RollupDue
 from telemetry.storage import copying, time_partitions
 from telemetry.storage.sql import engine_minutes
@@ -85,8 +87,7 @@ def roll_up(now: datetime) -> int:
     """
     over = now - timedelta(seconds=MINUTE_S + MAX_GAP_S + SETTLE_S)
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(hashtext('telemetry.rollups'))")
-        if not cursor.fetchone()[0]:
+        if not database_locks.try_to_take(Lock.ROLLUPS):
             return 0
         cursor.execute(TAKE_SQL, [over])
         minutes = sorted({start for (start,) in cursor.fetchall()})

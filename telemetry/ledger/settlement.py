@@ -21,6 +21,8 @@ from django.db.models import Max, Min
 from numpy.typing import NDArray
 
 from core.units import US_PER_S
+from pools import database_locks
+from pools.database_locks import Lock
 from pools.models import Site
 from telemetry.ledger import rollup_carbon
 from telemetry.ledger.served_requests import Served, served
@@ -102,8 +104,7 @@ def _settle(site: Site, start: datetime, end: datetime, *, first: bool, requests
     """
     with transaction.atomic():
         # One after the other: ids come in the order of commits, so that a version is all that is at most its id.
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtext('telemetry.settlement'))")
+        database_locks.take(Lock.SETTLEMENT)
         latest = _latest(site, start, end)
         found = basis(site, start, end, {at: row.sources for at, row in latest.items()})
         causes: dict[datetime, tuple[str, ...]] = {}

@@ -5,10 +5,14 @@ The tables' owner does it, by functions of the database (`telemetry.storage.sql.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 
 from django.db import connection
+
+from pools import database_locks
+from pools.database_locks import Lock
 
 SAMPLES = ("telemetry_gpusample", "telemetry_instancesample", "telemetry_hostsample")
 MINUTES = ("telemetry_gpuminute", "telemetry_engineminute")
@@ -25,11 +29,8 @@ def ensure(days: Iterable[date], tables: Iterable[str] = TABLES) -> None:
                 if cursor.fetchone()[0] is not None:
                     continue
                 # One creator at a time: CREATE TABLE IF NOT EXISTS alone can collide in the catalogue.
-                cursor.execute("SELECT pg_advisory_lock(hashtext('telemetry.partitions'))")
-                try:
+                with database_locks.held(Lock.PARTITIONS, math.inf):
                     cursor.execute("SELECT telemetry_make_partition(%s, %s)", [table, day])
-                finally:
-                    cursor.execute("SELECT pg_advisory_unlock(hashtext('telemetry.partitions'))")
 
 
 def keep(retention_days: int, now: datetime | None = None) -> list[str]:

@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from django.db import connection
 from django.db.models import F
 
 from core.controllers.fleet.explain import gpus_of
 from core.types import Command, Mode, ScaleTo, SetTpDegrees
-from pools import wire
+from pools import database_locks, wire
+from pools.database_locks import Lock
 from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, Service
 from scheduler.control import active_operations
 from scheduler.control.apply import gpu_memory, stand_ins, warm_pool
@@ -29,8 +29,7 @@ Desired = Instance.Desired
 
 def lock() -> None:
     """Lets one transaction at a time in the whole fleet change plans and placements; its end releases the lock."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtext('scheduler.placement'))")
+    database_locks.take(Lock.PLACEMENT)
 
 
 def apply_workers(

@@ -10,6 +10,7 @@ from django.db import connection
 
 from greenserve.cli import cli
 from greenserve.commands import carbon as commands
+from pools.database_locks import Lock
 from pools.models import Site
 from telemetry.carbon import feeds
 from telemetry.models import CarbonFeed, ForecastScore
@@ -171,7 +172,7 @@ def test_providers_are_left_alone_when_another_run_asks_them(site, tmp_path, mon
     monkeypatch.setattr(commands, "PATIENCE_S", 0.0)
     other = connection.copy()
     with other.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(%s)", [feeds.LOCK])
+        cursor.execute("SELECT pg_advisory_lock(hashtext(%s))", [Lock.FEEDS])
         found = run("carbon", "fetch")
     other.close()
     assert found.exit_code == 1

@@ -8,6 +8,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from core.ports import CoolDownError, IntensityPoint, PermanentError
+from pools.database_locks import Lock
 from pools.models import Site
 from telemetry.carbon import feeds, site_signals
 from telemetry.models import CarbonFeed, CarbonPoint
@@ -153,9 +154,9 @@ def test_actuals_are_kept_when_the_forecast_fails(site, web, world):
 def test_nobody_is_asked_when_another_run_is_under_way(site, web, world):
     gb(site, web)
     with _elsewhere() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(%s)", [feeds.LOCK])
+        cursor.execute("SELECT pg_advisory_lock(hashtext(%s))", [Lock.FEEDS])
         assert feeds.poll(NOW, world=world) == ()
-        cursor.execute("SELECT pg_advisory_unlock(%s)", [feeds.LOCK])
+        cursor.execute("SELECT pg_advisory_unlock(hashtext(%s))", [Lock.FEEDS])
     web.routes = AnyPath(half_hours())
     assert len(feeds.poll(NOW, world=world)) == 1
 
