@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 from core.simulator.runs.simulation_jobs import SimulationJob
 from greenserve import env
 from greenserve.supervision import product_processes
-from pools import wire
+from pools import redis_address, wire
 from pools.masking import masked
 
 SILENT_S = 60.0  # without a word from any worker, nobody is there
@@ -43,11 +43,13 @@ def each_on_workers(jobs: Sequence[SimulationJob]) -> Iterator[tuple[SimulationJ
     """
     config = env.read()
     url = product_processes.redis_url(config)
-    client = redis.Redis.from_url(url, socket_timeout=10, socket_connect_timeout=5)
+    client = redis_address.connect(url, socket_timeout=10, socket_connect_timeout=5)
     runs = {str(uuid.uuid4()): job for job in jobs}
     try:
         client.ping()
-        with Celery(broker=product_processes.broker_url(config), set_as_current=False) as app:
+        broker, options = redis_address.celery_broker(product_processes.broker_url(config))
+        with Celery(broker=broker, set_as_current=False) as app:
+            app.conf.broker_transport_options = options
             for run, job in runs.items():
                 app.send_task("scheduler.tasks.simulate", (run, asdict(job)), queue=wire.SIMULATIONS_QUEUE)
     except (redis.RedisError, OperationalError) as error:

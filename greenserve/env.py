@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from greenserve import mail, oidc
+from pools import redis_address
 from pools.agent.devices.host.polled_power import DeclaredPowerMeter
 from pools.gateway.http import connection_options
 from pools.gateway.http.connections import networks
@@ -30,6 +31,8 @@ MAY_HOLD_SECRETS = re.compile(
 )
 PERCENT = "; of a password write what is neither letter nor digit as %XX"
 OWNER_URL = "GREENSERVE_DATABASE_OWNER_URL"
+PROCESSES = ("web", "gateway", "picker", "beat", "epochs", "simulations", "batches", "ingester", "node", "simnode")
+SHARED = ("DATABASE_URL", "REDIS_URL", "GREENSERVE_SECRET_KEY")  # of all control planes on one database
 T = TypeVar("T")
 
 
@@ -87,6 +90,7 @@ class Env:
     proxies: int = 0  # of ours that stand before the web process and append to X-Forwarded-For
     web_names: tuple[str, ...] = ()  # of the host, in people's browsers
     oidc: oidc.OidcProvider | None = None  # None: people sign in by password alone
+    plane: str = ""  # the name of this control plane, of several on one database; empty: the only one, or the first
 
     @property
     def work_dir(self) -> Path:
@@ -162,8 +166,9 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         redis_url=_hidden(
             values,
             "REDIS_URL",
-            _server("redis", "rediss", "unix"),
-            f"write redis://host:port/0 or unix:///path, or leave it out for the embedded Redis{PERCENT}",
+            _redis,
+            f"write redis://host:port/0, unix:///path or sentinel://host1:26379,host2:26379/SERVICE?db=0, or leave it "
+            f"out for the embedded Redis{PERCENT}",
         ),
         secret_key=get("GREENSERVE_SECRET_KEY", "", str, "give a long random text") or _secret_key(var_dir),
         debug=get("GREENSERVE_DEBUG", False, _flag, "write 1 or 0"),
@@ -244,6 +249,7 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         proxies=proxies,
         web_names=get("GREENSERVE_WEB_NAMES", (), _web_names, "give names of this host with commas between"),
         oidc=oidc.read(values, _hidden),
+        plane=_plane(values, get),
         otlp_url=get(
             "GREENSERVE_OTLP_URL", None, _url("http://", "https://"), "write http://host:4318 (OTLP over HTTP)"
         ),
@@ -337,6 +343,30 @@ def _https(get: Callable[..., Any]) -> tuple[bool, int]:
             "before it, and set GREENSERVE_PROXIES=1"
         )
     return https, proxies
+
+
+def _plane(values: Mapping[str, str], get: Callable[..., Any]) -> str:
+    """Returns the name of a further control plane, which has no servers, no demo and no key of its own."""
+    remedy = "give a name of up to 30 small letters, digits and '-', which is no process's"
+    plane: str = get("GREENSERVE_PLANE", "", _plane_name, remedy)
+    missing = [name for name in SHARED if plane and not values.get(name, "").strip()]
+    if missing:
+        raise BadEnvironment(
+            f"greenserve: GREENSERVE_PLANE={plane!r} cannot be used alone: set {' and '.join(missing)}, as they are at "
+            "the other control planes"
+        )
+    if plane and get("GREENSERVE_DEMO", True, _flag, "write 1 or 0"):
+        raise BadEnvironment(
+            f"greenserve: GREENSERVE_PLANE={plane!r} cannot be used with the demo, which has one control plane: "
+            "set GREENSERVE_DEMO=0"
+        )
+    return plane
+
+
+def _plane_name(raw: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,29}", raw) or raw in PROCESSES:
+        raise ValueError
+    return raw
 
 
 def _number_of_proxies(raw: str) -> int:
@@ -473,6 +503,12 @@ def _server(*schemes: str) -> Callable[[str], str]:
         return raw
 
     return parse
+
+
+def _redis(raw: str) -> str:
+    if redis_address.sentinels(raw) is None:
+        return _server("redis", "rediss", "unix")(raw)
+    return raw
 
 
 def _url(*schemes: str) -> Callable[[str], str]:

@@ -11,7 +11,7 @@ from csp.constants import NONE, SELF, UNSAFE_INLINE
 
 from greenserve import env
 from greenserve.servers import embedded, server_folders
-from pools import masking
+from pools import masking, redis_address
 
 ENV = env.read()
 masking.mask_logs(*ENV.secrets)
@@ -211,7 +211,9 @@ SPECTACULAR_SETTINGS = {
 }
 
 # Kombu's own spelling of a Redis socket and of its database number.
-CELERY_BROKER_URL = env.broker_url(REDIS_URL).replace("?db=", "?virtual_host=")
+CELERY_BROKER_URL, OF_SENTINELS = redis_address.celery_broker(env.broker_url(REDIS_URL))
+CELERY_BROKER_URL = CELERY_BROKER_URL.replace("?db=", "?virtual_host=")
+AGENT_BROKER_URL = REDIS_URL if OF_SENTINELS else CELERY_BROKER_URL  # an agent tells Celery by itself
 CELERY_TASK_DEFAULT_QUEUE = "epochs"
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
@@ -220,7 +222,12 @@ CELERY_TASK_TIME_LIMIT = 120
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 300, "socket_timeout": 10, "socket_connect_timeout": 5}
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 300,
+    "socket_timeout": 10,
+    "socket_connect_timeout": 5,
+    **OF_SENTINELS,
+}
 CELERY_BEAT_SCHEDULER = "greenserve.beat:MonotonicScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 
@@ -236,6 +243,7 @@ if MAIL_SERVER is not None:
 
 # -- GreenServe ------------------------------------------------------------------------------------
 
+GREENSERVE_PLANE = ENV.plane
 DEMO = ENV.demo
 DEMO_DAYS = ENV.demo_days if ENV.demo else 0
 DEMO_SPEEDUP = ENV.demo_speedup if ENV.demo else 1.0

@@ -16,7 +16,7 @@ from celery.signals import task_postrun, task_prerun
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from pools import wire
+from pools import redis_address, wire
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _began: dict[str, float] = {}  # task id -> monotonic time; a pool process runs 
 @lru_cache(maxsize=1)
 def _client(url: str) -> redis.Redis:
     retry = Retry(NoBackoff(), 0)
-    return redis.Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=retry)
+    return redis_address.connect(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=retry)
 
 
 @task_prerun.connect

@@ -9,14 +9,14 @@ import msgspec
 import redis
 from django.conf import settings
 
-from pools import wire
+from pools import redis_address, wire
 
 log = logging.getLogger(__name__)
 
 
 def connect() -> redis.Redis:
     """Returns a client none of whose calls takes more than a few seconds."""
-    return redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5)
+    return redis_address.connect(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5)
 
 
 def states(client: redis.Redis, nodes: Iterable[str]) -> Mapping[str, wire.AgentState]:

@@ -19,7 +19,7 @@ MASK = "***"
 LEAST_KNOWN = 5  # characters: shorter ones are words of ordinary lines, too
 _SHAPES = (
     (re.compile(r"(://[^\s:/@]*:)[^\s@]+@"), rf"\1{MASK}@"),
-    (re.compile(r"([?&]password=)[^&\s'\"]+"), rf"\1{MASK}"),
+    (re.compile(r"([?&](?:sentinel_)?password=)[^&\s'\"]+"), rf"\1{MASK}"),
     (re.compile(r"\b(bearer\s+)(?=\S*\d)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{MASK}"),
     (re.compile(r"\b(gs[-_]|gsj_)[\w-]{20,}"), rf"\1{MASK}"),  # keys and tokens of our own
 )
@@ -33,8 +33,9 @@ def masked(text: str, *urls: str | None) -> str:
 def passwords(url: str | None) -> list[str]:
     """Returns the password of an address as it is written and as it is meant, the longer first."""
     parts = urlsplit(url or "")
-    written = [parts.password or "", *re.findall(r"(?:^|&)password=([^&]+)", parts.query)]
-    meant = [unquote(word) for word in written] + parse_qs(parts.query).get("password", [])
+    written = [parts.password or "", *re.findall(r"(?:^|&)(?:sentinel_)?password=([^&]+)", parts.query)]
+    meant = [unquote(word) for word in written]
+    meant += [word for name in ("password", "sentinel_password") for word in parse_qs(parts.query).get(name, [])]
     return sorted({word for word in written + meant if word}, key=len, reverse=True)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
-import redis
 from celery import shared_task
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from pools import agent_states
+from pools import agent_states, redis_address
 from pools.models import Node
 from telemetry import tracing
 from telemetry.alerts import evaluation
@@ -142,5 +141,5 @@ def export_traces() -> int:
     """Beat asks for it only where a collector is named."""
     if settings.GREENSERVE_OTLP_URL is None:
         return 0
-    with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5) as client:
+    with redis_address.connect(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5) as client:
         return tracing.export(client, settings.GREENSERVE_OTLP_URL, timezone.now())

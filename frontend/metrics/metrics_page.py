@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from core.units import J_PER_KWH
 from frontend import health, loop_health
-from pools import wire
+from pools import redis_address, wire
 from telemetry import selectors
 from telemetry.selectors.frames import TimeRange
 
@@ -223,7 +223,7 @@ def _sites(now: datetime) -> Iterator[Metric]:
 
 
 def _redis() -> redis.Redis:
-    return redis.Redis.from_url(
+    return redis_address.connect(
         settings.REDIS_URL, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S
     )
 

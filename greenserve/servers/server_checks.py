@@ -13,6 +13,7 @@ programme and the release notes of each server:
 from __future__ import annotations
 
 from greenserve.process import StartError
+from pools import redis_address
 from pools.masking import masked
 
 POSTGRES_PATCHED = ((14, 24), (15, 19), (16, 15), (17, 11), (18, 6))
@@ -49,7 +50,7 @@ def redis(url: str) -> str:
     import redis as client
 
     try:
-        with client.Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S) as connection:
+        with redis_address.connect(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S) as connection:
             info = connection.info("server")
     except client.RedisError as error:
         raise StartError(masked(f"REDIS_URL: {error}", url)) from None

@@ -23,7 +23,7 @@ from celery import Celery, bootsteps
 
 from core.engine.profiles import Profile, ProfileError, load_profiles
 from core.ports import PermanentError
-from pools import masking
+from pools import masking, redis_address
 from pools.actuator.actuator_protocol import DEFAULT_SOCKET
 
 from .agent_metrics import Board, serve
@@ -283,6 +283,17 @@ app.conf.update(
     broker_connection_max_retries=None,  # a node outlives its broker
     broker_transport_options={"socket_timeout": 10, "socket_connect_timeout": 5},
 )
+
+
+@app.on_after_configure.connect
+def _find_sentinels(sender: Celery, source: Any, **_: Any) -> None:
+    """Tells Celery in its own words where the broker is, if sentinels know it. The address is kept for the others."""
+    url, options = redis_address.celery_broker(source.broker_url or "")
+    if options:
+        source.broker_read_url = source.broker_write_url = url
+        source.broker_transport_options = source.broker_transport_options | options
+
+
 app.user_options["worker"].add(click.Option(["--node"], help="Run this node's agent beside the worker."))
 app.user_options["worker"].add(click.Option(["--control"], help="Control API of a simulated node, http://HOST:PORT."))
 app.user_options["worker"].add(

@@ -11,7 +11,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from pools import wire
+from pools import redis_address, wire
 from pools.measured_engines import ReadProfiles
 
 TIMEOUT_S = 2.0
@@ -43,7 +43,7 @@ class RedisLink:
         self._profiles = ReadProfiles()
         self._most_batches = str(most_batches)
         # No retries of its own: the loop comes back in a second, and must not be held up.
-        self._redis = redis.Redis.from_url(
+        self._redis = redis_address.connect(
             url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
         )
 
@@ -92,7 +92,7 @@ def redis_url(broker_url: str) -> str:
     A socket is `redis+socket:///PATH?virtual_host=DB` there and `unix:///PATH?db=DB` here.
     """
     parts = urlsplit(broker_url)
-    if parts.scheme in ("redis", "rediss"):
+    if parts.scheme in ("redis", "rediss", redis_address.SCHEME):
         return broker_url
     if parts.scheme not in ("redis+socket", "unix"):
         raise ValueError(f"the broker must be Redis, not {parts.scheme or 'nothing'}")

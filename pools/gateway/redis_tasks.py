@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ import msgspec
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
-from pools import wire
+from pools import redis_address, wire
 
 from .accounts.request_shipper import Shipper, StreamFull
 from .fleet.kept_snapshot import KeptSnapshot
@@ -49,7 +50,7 @@ class RedisLink:
 
     def __init__(self, url: str, most_batches: int = wire.REQUEST_STREAM_MOST) -> None:
         self._most_batches = most_batches
-        self._redis: redis.Redis = redis.Redis.from_url(
+        self._redis: redis.Redis = redis_address.connect_async(
             url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S, health_check_interval=30
         )
         self._snapshots = SnapshotReader(self._redis)
@@ -127,13 +128,16 @@ class RedisLink:
     async def beat(
         self, process: str, detail: str, open_requests: wire.OpenRequests, disk: wire.DiskState | None = None
     ) -> int:
-        """Leaves a sign of life, and which requests are open. Returns how many gateways have done so recently."""
-        now_s = time.time()
+        """Leaves a sign of life, and which requests are open. Returns how many gateways have done so recently.
+
+        Gateways of several machines count apart, though they go by one name.
+        """
+        now_s, gateway = time.time(), wire.gateway_member(process, socket.gethostname())
         heartbeat = wire.Heartbeat(process, now_s, HEARTBEAT_PERIOD_S, detail, disk)
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.set(wire.alive_key(process), wire.encode(heartbeat), ex=wire.HEARTBEAT_TTL_S)
-            pipe.set(wire.open_requests_key(process), wire.encode(open_requests), ex=wire.OPEN_REQUESTS_TTL_S)
-            pipe.zadd(wire.GATEWAYS_KEY, {process: now_s})
+            pipe.set(wire.open_requests_key(gateway), wire.encode(open_requests), ex=wire.OPEN_REQUESTS_TTL_S)
+            pipe.zadd(wire.GATEWAYS_KEY, {gateway: now_s})
             pipe.zremrangebyscore(wire.GATEWAYS_KEY, "-inf", now_s - 5 * HEARTBEAT_PERIOD_S)
             pipe.zcard(wire.GATEWAYS_KEY)
             found = await pipe.execute()
@@ -164,7 +168,7 @@ class RedisLink:
             await pubsub.aclose()  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
-        await self._redis.aclose()
+        await redis_address.close_async(self._redis)
 
 
 class Refresher:

@@ -20,8 +20,11 @@ class ProcessRow(Message, frozen=True):
 
 
 class ProcessTable(Message, frozen=True):
+    """`owner`: machine and data folder of the supervisor; a second one must not go by the same name."""
+
     at_s: float
     processes: list[ProcessRow]
+    owner: str = ""
 
 
 class DiskState(Message, frozen=True):

@@ -17,10 +17,11 @@
 | `greenserve:clock:<node>` | channel, ClockRequest | gateways, as they decide | that node's agent, at once |
 | `greenserve:batches` | stream, field `b` = AgentBatch | agents | telemetry ingester |
 | `greenserve:requests` | stream, field `b` = RequestBatch | gateways | telemetry ingester |
-| `greenserve:processes` | string with expiry, ProcessTable | supervisor, each second | health page |
-| `greenserve:gateways` | sorted set, name by time of its last sign of life | gateways | gateways: how many they are |
+| `greenserve:processes`, and `:<plane>` | string with expiry, ProcessTable | supervisors, each second | health page |
+| `greenserve:gateways` | sorted set, `<name>@<host>` by last sign of life | gateways | gateways: how many they are |
 | `greenserve:open:<gateway>` | string with expiry, OpenRequests | gateways, each two seconds | scheduler.control |
 | `greenserve:alive:<process>` | string with expiry, Heartbeat | every process | health page |
+| `greenserve:runs`, and `:<plane>` | count of the task without work | Celery workers | their supervisor |
 | `greenserve:tasks` | hash, sums by `<task>|<outcome>` and `<task>|seconds` | Celery workers | web's `/metrics` |
 | `greenserve:simulation:<id>` | list with expiry, SimulationUpdate | a `simulations` worker | who asked for the run |
 | `greenserve:simulation:<id>:stop` | string with expiry | who asked for the run | that worker, now and then |
@@ -45,6 +46,7 @@ WORKERS_KEY = "greenserve:workers"
 MEASURED_WORKERS_KEY = "greenserve:workers:measured"
 PROCESSES_KEY = "greenserve:processes"
 TASKS_KEY = "greenserve:tasks"
+RUNS_KEY = "greenserve:runs"
 INGEST_GROUP = "ingest"
 
 SIMULATIONS_QUEUE = "simulations"  # of Celery
@@ -72,6 +74,19 @@ def agent_key(node: str) -> str:
     return AGENT_PREFIX + node
 
 
+def process_name(process: str, plane: str) -> str:
+    """Names a process for all that share Redis: `beat`, or `b.beat` of the control plane `b`."""
+    return f"{plane}.{process}" if plane else process
+
+
+def processes_key(plane: str) -> str:
+    return f"{PROCESSES_KEY}:{plane}" if plane else PROCESSES_KEY
+
+
+def runs_key(plane: str) -> str:
+    return f"{RUNS_KEY}:{plane}" if plane else RUNS_KEY
+
+
 def alive_key(process: str) -> str:
     return ALIVE_PREFIX + process
 
@@ -79,6 +94,16 @@ def alive_key(process: str) -> str:
 def clock_channel(node: str) -> str:
     """Names the channel of clocks that gateways ask a node's agent for. Nothing is kept: who is not there misses it."""
     return CLOCK_PREFIX + node
+
+
+def gateway_member(process: str, host: str) -> str:
+    """Names a gateway among those of all machines."""
+    return f"{process}@{host}"
+
+
+def gateway_process(member: str) -> str:
+    """Returns the name of a member's process; those of 0.1.0 are members by it alone."""
+    return member.partition("@")[0]
 
 
 def open_requests_key(gateway: str) -> str:

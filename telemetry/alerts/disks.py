@@ -15,7 +15,7 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from pools import wire
+from pools import redis_address, wire
 from pools.models import Node
 from telemetry.models import Report
 from telemetry.reports.report_requests import NOT_WRITTEN, folder_of
@@ -36,7 +36,8 @@ def _records(now: datetime, _: Mapping[str, Rule]) -> Iterator[Reading]:
     """Yields what gateways, by their names, and nodes, by theirs, say of their disks."""
     nodes = list(Node.objects.values_list("name", flat=True))
     with _client() as client:
-        gateways = [str(name, "utf-8") for name in client.zrange(wire.GATEWAYS_KEY, 0, -1)]
+        members = [str(name, "utf-8") for name in client.zrange(wire.GATEWAYS_KEY, 0, -1)]
+        gateways = list(dict.fromkeys(map(wire.gateway_process, members)))
         whose = {**{wire.node_queue(node): node for node in nodes}, **{gateway: gateway for gateway in gateways}}
         values: Any = client.mget([wire.alive_key(process) for process in whose]) if whose else []
     for (process, subject), value in zip(whose.items(), values, strict=True):
@@ -104,7 +105,7 @@ def _device(folder: Path) -> int | None:
 
 
 def _client() -> redis.Redis:
-    return redis.Redis.from_url(
+    return redis_address.connect(
         settings.REDIS_URL,
         socket_timeout=REDIS_TIMEOUT_S,
         socket_connect_timeout=REDIS_TIMEOUT_S,

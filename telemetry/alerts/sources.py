@@ -17,7 +17,7 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from pools import wire
+from pools import redis_address, wire
 from pools.models import Instance, Node, Pool
 from telemetry.carbon import feeds
 from telemetry.models import CarbonFeed
@@ -112,7 +112,7 @@ def _nodes(now: datetime, rules: Rules) -> Iterator[Reading]:
 
 def connect() -> redis.Redis:
     """Returns a client whose calls fail within their time-out and are not repeated."""
-    return redis.Redis.from_url(
+    return redis_address.connect(
         settings.REDIS_URL,
         socket_timeout=REDIS_TIMEOUT_S,
         socket_connect_timeout=REDIS_TIMEOUT_S,

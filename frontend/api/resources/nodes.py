@@ -97,7 +97,7 @@ class JoinView(View):
         gpus = [GpuOffer(**{**gpu, "sheet": _sheet(gpu["sheet"])}) for gpu in given.pop("gpus")]
         node, notes = join_tokens.join(NodeOffer(**given, gpus=gpus), timezone.now())
         whose = {"node": node.name, "cluster": str(node.cluster)}
-        answer = {**whose, "broker_url": settings.CELERY_BROKER_URL, "notes": notes}
+        answer = {**whose, "broker_url": settings.AGENT_BROKER_URL, "notes": notes}
         return Response(answer, status=HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
 
 

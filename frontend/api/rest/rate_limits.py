@@ -13,6 +13,8 @@ from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
+from pools import redis_address
+
 log = logging.getLogger(__name__)
 
 WINDOW_S = 60
@@ -57,4 +59,4 @@ def actor_key(request: Request) -> str:
 
 @lru_cache(maxsize=2)
 def _client(url: str) -> redis.Redis:
-    return redis.Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S)
+    return redis_address.connect(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S)

@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.client import PubSub
 from redis.retry import Retry
 
-from pools import wire
+from pools import redis_address, wire
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class ClockListener(threading.Thread):
 
     def _listen(self) -> None:
         """Listens until the end. Raises RedisError."""
-        client = redis.Redis.from_url(
+        client = redis_address.connect(
             self._url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=Retry(NoBackoff(), 0)
         )
         with client, PubSub(client.connection_pool, ignore_subscribe_messages=True) as channel:

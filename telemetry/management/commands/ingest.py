@@ -6,11 +6,11 @@ import signal
 from threading import Event, Thread
 from typing import Any
 
-import redis
 from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.utils.module_loading import import_string
 
+from pools import redis_address
 from pools.registration.worker_hosts import WorkerHosts
 from telemetry.ingest.ingester import Ingester
 from telemetry.ingest.scraper import RegisteredEngines
@@ -27,7 +27,7 @@ class Command(BaseCommand):
         stop = Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5)
+        client = redis_address.connect(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5)
         registered = RegisteredEngines(client, WorkerHosts(settings.GREENSERVE_WORKER_HOSTS))
         measuring = Thread(target=registered.run, args=(stop,), name="registered engines")
         measuring.start()

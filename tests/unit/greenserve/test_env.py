@@ -72,6 +72,8 @@ def test_defaults_are_the_documented_ones_when_nothing_is_set(tmp_path: Path) ->
         ("GREENSERVE_WEBHOOK_HOSTS", "https://hooks.lan/", "names or addresses of hosts"),
         ("GREENSERVE_WEBHOOK_HOSTS", "hooks.lan,169.254.169.254", "names or addresses of hosts"),
         ("GREENSERVE_CARBON_HOSTS", "https://mirror.example", "names of hosts"),
+        ("GREENSERVE_PLANE", "B 2", "small letters, digits"),
+        ("GREENSERVE_PLANE", "gateway", "no process's"),
     ],
 )
 def test_one_line_names_variable_and_remedy_when_a_value_is_bad(
@@ -233,3 +235,38 @@ def test_secret_is_private_when_it_is_written_again(tmp_path: Path) -> None:
         assert path.read_text() == secret
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sentinel://a:26379,b:26379",
+        "sentinel://a:26379/x?db=one",
+        "sentinel://a:1/x?retry=1",
+        "sentinel://,b/x",
+        "http://a",
+    ],
+)
+def test_address_of_redis_is_refused_when_clients_would_not_understand_it(tmp_path: Path, url: str) -> None:
+    with pytest.raises(env.BadEnvironment, match="REDIS_URL cannot be used: write redis://"):
+        read(tmp_path, REDIS_URL=url)
+
+
+def test_passwords_of_servers_and_sentinels_are_secrets(tmp_path: Path) -> None:
+    found = read(tmp_path, REDIS_URL="sentinel://:of-servers@a:26379,b:26379/main?db=2&sentinel_password=of-sentinels")
+    assert {"of-servers", "of-sentinels"} <= set(found.secrets)
+
+
+SHARED = {"DATABASE_URL": "postgresql://db/g", "REDIS_URL": "redis://cache", "GREENSERVE_SECRET_KEY": "the-same-one"}
+
+
+@pytest.mark.parametrize("missing", SHARED)
+def test_further_control_plane_is_refused_without_what_all_of_them_share(tmp_path: Path, missing: str) -> None:
+    assert read(tmp_path, GREENSERVE_PLANE="b", GREENSERVE_DEMO="0", **SHARED).plane == "b"
+    with pytest.raises(env.BadEnvironment, match=missing):
+        read(tmp_path, GREENSERVE_PLANE="b", GREENSERVE_DEMO="0", **{**SHARED, missing: ""})
+
+
+def test_further_control_plane_is_refused_with_the_demo(tmp_path: Path) -> None:
+    with pytest.raises(env.BadEnvironment, match="GREENSERVE_DEMO=0"):
+        read(tmp_path, GREENSERVE_PLANE="b", **SHARED)
