@@ -17,7 +17,8 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from pools import wire
+from pools import redis_address, wire
+from pools.leader import Leader, leader
 from pools.models import Node
 from scheduler import selectors as scheduler_selectors
 from telemetry import selectors
@@ -32,7 +33,7 @@ START_S = 30.0  # what a process may take before its first heartbeat
 AGENT_SILENT_S = float(wire.AGENT_STATE_TTL_S)
 NODES_SHOWN = 50
 NODE_STATES = ("reporting", "silent")
-BEATING = frozenset({"gateway", "picker", "ingester", "beat", "epochs"})  # and node.<name>, gateway.<number>
+BEATING = frozenset({"gateway", "picker", "ingester", "beat", "epochs"})  # and node.<name>; gateway.<number>
 M = TypeVar("M", bound=wire.Message)
 
 
@@ -96,6 +97,7 @@ class Health:
     feeds: tuple[FeedHealth, ...] = ()
     ingest: Ingest = field(default_factory=lambda: Ingest(None, None, None))
     instances: dict[str, int] = field(default_factory=dict)
+    leader: Leader | None = None  # the control plane that sends periodic tasks; None: none does
 
     @property
     def nodes_first(self) -> tuple[NodeHealth, ...]:
@@ -121,7 +123,7 @@ class Messages:
 @lru_cache(maxsize=4)
 def _client(url: str) -> redis.Redis:
     """Returns a client: one pool of connections per process; a call fails within its time-out and is not repeated."""
-    return redis.Redis.from_url(
+    return redis_address.connect(
         url,
         socket_timeout=REDIS_TIMEOUT_S,
         socket_connect_timeout=REDIS_TIMEOUT_S,
@@ -138,7 +140,7 @@ def read_messages(nodes: Sequence[str]) -> Messages:
     """Reads what processes report of themselves. Blocks for the Redis time-out at most; never raises."""
     client = _client(settings.REDIS_URL)
     try:
-        table = _decode(client.get(wire.PROCESSES_KEY), wire.ProcessTable)
+        table = read_table(client)
         names = {wire.ALIVE_PREFIX + row.name for row in table.processes} if table else set()
         names |= {key.decode() for key in client.scan_iter(match=wire.ALIVE_PREFIX + "*", count=1_000)}
         keys = sorted(names)
@@ -156,6 +158,14 @@ def read_messages(nodes: Sequence[str]) -> Messages:
         return Messages(error=f"{type(error).__name__}: {error}")
 
 
+def read_table(client: redis.Redis) -> wire.ProcessTable | None:
+    """Returns the processes of all control planes; None: no supervisor says anything. Raises RedisError."""
+    keys = sorted(client.scan_iter(match=wire.PROCESSES_KEY + "*", count=1_000))
+    tables = [table for data in (client.mget(keys) if keys else ()) if (table := _decode(data, wire.ProcessTable))]
+    rows = [row for table in tables for row in table.processes]
+    return wire.ProcessTable(min(table.at_s for table in tables), rows) if tables else None
+
+
 def _decode(data: bytes | str | None, kind: type[M]) -> M | None:
     """A message that cannot be read counts as not there: its sender is then shown as late, which it is to us."""
     try:
@@ -165,7 +175,7 @@ def _decode(data: bytes | str | None, kind: type[M]) -> M | None:
 
 
 def gather(now: datetime) -> Health:
-    """Returns the state of everything. Makes nine queries and a few Redis calls, however many processes there are."""
+    """Returns the state of everything. Makes ten queries and a few Redis calls, however many processes there are."""
     now_s = now.timestamp()
     nodes = list(Node.objects.values_list("name", flat=True))
     messages = read_messages(nodes)
@@ -188,6 +198,7 @@ def gather(now: datetime) -> Health:
             max(0.0, now_s - newest_s) if newest_s is not None else None,
         ),
         instances=instances,
+        leader=leader(),
     )
 
 
@@ -232,7 +243,8 @@ def _judge_process(row: wire.ProcessRow, beat: wire.Heartbeat | None, now_s: flo
 def _is_late(row: wire.ProcessRow, beat: wire.Heartbeat | None, now_s: float) -> bool:
     if beat is not None:
         return now_s - beat.at_s > LATE_PERIODS * beat.period_s
-    must_beat = row.name in BEATING or row.name.startswith(("node.", "gateway."))
+    own, *more = row.name.split(".")  # the control plane's name may stand before the process's
+    must_beat = own == "node" or own in BEATING or (own != "simnode" and bool(more) and more[0] in BEATING)
     return must_beat and now_s - (row.started_at_s or 0.0) > START_S
 
 

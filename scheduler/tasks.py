@@ -156,9 +156,11 @@ def tidy_outside() -> int:
 
 @shared_task
 def heartbeat() -> None:
-    """Does nothing. That a worker ran it is counted (`greenserve.task_counts`): the supervisor watches the count."""
+    """Counts a run of this control plane's worker: its supervisor watches whether the count changes."""
+    agents.connect().incr(wire.runs_key(settings.GREENSERVE_PLANE))
 
 
 def beat(process: str, period_s: float, detail: str = "") -> None:
-    message = wire.Heartbeat(process, time.time(), period_s, detail)
-    agents.connect().set(wire.alive_key(process), wire.encode(message), ex=wire.HEARTBEAT_TTL_S)
+    name = wire.process_name(process, settings.GREENSERVE_PLANE)
+    message = wire.Heartbeat(name, time.time(), period_s, detail)
+    agents.connect().set(wire.alive_key(name), wire.encode(message), ex=wire.HEARTBEAT_TTL_S)

@@ -43,6 +43,7 @@ def doctor(as_json: bool) -> None:
     found = [*examine_machine(config), *(() if of_a_node else examine_servers(config))]
     if not of_a_node and all(finding.ok for finding in found):
         found += database_roles(config)
+        found += leading(config)
         found += fleet(config)
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in found], indent=2))
@@ -125,6 +126,26 @@ def database_roles(config: env.Env) -> Iterator[Finding]:
         if beyond:
             detail = f"that of the product {'; '.join(beyond)}: give it one of its own (docs/settings.md)"
         yield Finding("database roles", not beyond, detail, must=False)
+
+
+def leading(config: env.Env) -> Iterator[Finding]:
+    """Yields which control plane leads; nothing where no database of ours is up."""
+    if not _database_is_up(config):
+        return
+    with database():
+        from django.db import DatabaseError
+
+        from pools.leader import leader
+
+        try:
+            found = leader()
+        except DatabaseError as error:
+            yield Finding("leader", False, str(error).splitlines()[0], must=False)
+            return
+        words = "none: no loop is asked to run; is GreenServe up? (greenserve logs beat)"
+        if found is not None:
+            words = f"{found.name}, since {found.since:%Y-%m-%d %H:%M:%S} UTC"
+        yield Finding("leader", found is not None, words, must=False)
 
 
 def fleet(config: env.Env) -> Iterator[Finding]:

@@ -15,6 +15,8 @@ import msgspec
 
 from core.engine.gpu_types import GpuType
 
+WAIT_S = 240.0  # for another control plane that migrates
+
 
 class Plan(msgspec.Struct, frozen=True):
     """`simulated_nodes` are GPUs by node (see pools.models), `gpu_types` those that operators entered. `credentials` is
@@ -36,6 +38,8 @@ def prepare(run_role: str) -> Plan:
     from django.core.management import call_command
 
     from greenserve.supervision import database_roles
+    from pools import database_locks
+    from pools.database_locks import Lock
 
     wrong = [message for message in checks.run_checks() if message.is_serious()]
     if wrong:
@@ -45,8 +49,11 @@ def prepare(run_role: str) -> Plan:
             "greenserve: the database is of a development version before 0.1.0 and lacks its later migrations "
             f"({missing[0]} and on): run the last version that had them once, or begin with a new database"
         )
-    call_command("migrate", verbosity=0, interactive=False)
-    database_roles.grant(run_role)
+    with database_locks.held(Lock.MIGRATION, WAIT_S) as mine:
+        if not mine:
+            raise SystemExit("greenserve: another control plane brings the database up to date: start this one later")
+        call_command("migrate", verbosity=0, interactive=False)
+        database_roles.grant(run_role)
     credentials = None
     if settings.DEMO:
         from pools.demo import ensure_demo_credentials

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import redis
@@ -19,12 +21,14 @@ from greenserve.supervision.preflight import START_FAILED, Refusal
 from greenserve.supervision.simulated_nodes import SimulatedNodes
 from greenserve.supervision.supervisor import Supervisor
 from greenserve.supervision.watchdog import Watchdog, database_excuse, signs_from
-from pools import wire
+from pools import redis_address, wire
+from pools.masking import masked
 
 ANSWER_WITHIN_S = 120.0
 SERVER_WITHIN_S = 60.0  # a crash recovery may take its time
 PREPARE_WITHIN_S = 300.0
 TABLE_TTL_S = 10
+AGENTS = ("node.", "simnode.")  # processes that go by their node's name, whoever started them
 
 
 class Stopped(Exception):
@@ -43,11 +47,11 @@ def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], N
         preflight.write_state(config.var_dir, "starting")
         preflight.check_packages()
         preflight.check_room(config.var_dir)
-        client = redis.Redis.from_url(
+        client = redis_address.connect(
             product_processes.redis_url(config), socket_timeout=0.5, socket_connect_timeout=0.5
         )
-        watchdog = Watchdog(signs_from(client), database_excuse(product_processes.database_url(config)))
-        supervisor = Supervisor(config.var_dir, report, _publisher(client), watchdog.look)
+        watchdog = Watchdog(signs_from(client, config.plane), database_excuse(product_processes.database_url(config)))
+        supervisor = Supervisor(config.var_dir, report, _publisher(client, config), watchdog.look)
         supervisor.catch_signals()
         supervisor.end_strays()
         preflight.check_port(config.web_host, config.web_port, "the dashboard", "GREENSERVE_WEB_PORT")
@@ -60,10 +64,10 @@ def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], N
                 preflight.check_port(*where, "the picker's metrics", "GREENSERVE_PICKER_METRICS_PORT")
         try:
             nodes = SimulatedNodes(config, supervisor, client, report)
-            plan = _start(config, supervisor, nodes, report)
+            plan = _start(config, supervisor, nodes, client, report)
             preflight.write_state(config.var_dir, "ready", model=plan.model)
             announce()
-            supervisor.run(nodes.follow)
+            supervisor.run(nodes.follow if not config.plane else lambda: None)
         except Stopped:
             pass
         except StartError as error:
@@ -78,8 +82,15 @@ def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], N
         lock.release()
 
 
-def _start(config: env.Env, supervisor: Supervisor, nodes: SimulatedNodes, report: Callable[[str], None]) -> Plan:
+def _start(
+    config: env.Env,
+    supervisor: Supervisor,
+    nodes: SimulatedNodes,
+    client: redis.Redis,
+    report: Callable[[str], None],
+) -> Plan:
     start_servers(config, supervisor, report)
+    refuse_second(client, config)
     report("database: migrating" + (", and loading the demo fleet and its history" if config.demo else ""))
     env.keep_secret(product_processes.redis_url_file(config), product_processes.redis_url(config))
     if config.worker_token is not None:
@@ -94,7 +105,8 @@ def _start(config: env.Env, supervisor: Supervisor, nodes: SimulatedNodes, repor
     if config.picker_port is not None:
         supervisor.start(product_processes.picker(config, config.picker_port))
     nodes.know(plan.gpu_types)
-    nodes.run(plan.simulated_nodes)
+    if not config.plane:  # a node has one agent
+        nodes.run(plan.simulated_nodes)
     if config.demo and config.demo_rps > 0 and plan.model:
         supervisor.start(product_processes.traffic(config, plan.model))
     _wait(supervisor, gateways[0], f"http://{config.gateway_host}:{config.gateway_port}/live")
@@ -167,13 +179,37 @@ def _check_stop(supervisor: Supervisor) -> None:
         raise Stopped
 
 
-def _publisher(client: redis.Redis) -> Callable[[wire.ProcessTable], None]:
+def refuse_second(client: redis.Redis, config: env.Env) -> None:
+    """Raises StartError where another control plane of the same name runs with this Redis."""
+    try:
+        said: Any = client.get(wire.processes_key(config.plane))
+    except redis.RedisError as error:
+        raise StartError(masked(f"REDIS_URL: {error}", product_processes.redis_url(config))) from None
+    owner = "" if said is None else wire.decode(said, wire.ProcessTable).owner
+    if owner and owner != _owner(config):
+        raise StartError(
+            f"a GreenServe with {f'the name {config.plane!r}' if config.plane else 'no name'} runs with this Redis "
+            f"already, at {owner}: give this one another name with GREENSERVE_PLANE (docs/standing.md), or wait "
+            f"{TABLE_TTL_S} s if that one has just been stopped"
+        )
+
+
+def _owner(config: env.Env) -> str:
+    return f"{socket.gethostname()}:{config.var_dir}"
+
+
+def _publisher(client: redis.Redis, config: env.Env) -> Callable[[wire.ProcessTable], None]:
     """Puts the process table into Redis. Redis may be away, or be one of the processes that are down: then it waits
     for the next round; the table also stands in a file."""
 
+    def full_name(row: wire.ProcessRow) -> str:
+        return row.name if row.name.startswith(AGENTS) else wire.process_name(row.name, config.plane)
+
     def publish(table: wire.ProcessTable) -> None:
+        rows = [msgspec.structs.replace(row, name=full_name(row)) for row in table.processes]
+        message = wire.encode(wire.ProcessTable(table.at_s, rows, _owner(config)))
         try:
-            client.set(wire.PROCESSES_KEY, wire.encode(table), ex=TABLE_TTL_S)
+            client.set(wire.processes_key(config.plane), message, ex=TABLE_TTL_S)
         except redis.RedisError:
             client.close()
 

@@ -23,7 +23,6 @@ LIMITS_S: Mapping[str, float] = {"beat": 60.0, "epochs": 180.0, "ingester": 120.
 STARTING = 3.0  # times its limit until a process that was started gives its first sign: machines are busy then
 LONGEST_LIMIT_S = 1_800.0
 CHECK_TIMEOUT_S = 2
-RUNS = "scheduler.tasks.heartbeat|success"  # the field of wire.TASKS_KEY that counts beat's task without work
 
 Signs = Mapping[str, bytes | None]  # by process; None: there is none now
 
@@ -88,15 +87,15 @@ class Watchdog:
         return stalls
 
 
-def signs_from(client: redis.Redis) -> Callable[[], Signs | None]:
-    """Returns a reader of the signs in Redis; it takes no longer than the client's time-out."""
+def signs_from(client: redis.Redis, plane: str = "") -> Callable[[], Signs | None]:
+    """Returns a reader of a control plane's signs in Redis; it takes no longer than the client's time-out."""
 
     def read() -> Signs | None:
         try:
             with client.pipeline(transaction=False) as pipe:
-                pipe.get(wire.alive_key("beat"))
-                pipe.hget(wire.TASKS_KEY, RUNS)
-                pipe.get(wire.alive_key("ingester"))
+                pipe.get(wire.alive_key(wire.process_name("beat", plane)))
+                pipe.get(wire.runs_key(plane))
+                pipe.get(wire.alive_key(wire.process_name("ingester", plane)))
                 beat, runs, ingester = pipe.execute()
         except redis.RedisError:
             client.close()

@@ -34,9 +34,10 @@ def _dead_rows(now: datetime, rules: Rules) -> Iterator[Reading]:
 def _stalls(now: datetime, rules: Rules) -> Iterator[Reading]:
     """Yields the processes that the supervisor restarted because they made no progress, by its own table and clock."""
     with connect() as client:
-        data: Any = client.get(wire.PROCESSES_KEY)
+        keys = sorted(client.scan_iter(match=wire.PROCESSES_KEY + "*", count=1_000))
+        found: Any = client.mget(keys) if keys else []
     try:
-        rows = [] if data is None else wire.decode(data, wire.ProcessTable).processes
+        rows = [row for data in filter(None, found) for row in wire.decode(data, wire.ProcessTable).processes]
     except msgspec.DecodeError:
         return  # what cannot be read was not said
     for row in rows:

@@ -15,6 +15,7 @@ from threading import Event
 from typing import Any
 
 import redis
+from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection
 from django.utils import timezone
 
@@ -26,6 +27,8 @@ from telemetry.storage import brin_summaries
 log = logging.getLogger(__name__)
 
 CONSUMER = "ingester"  # one, under a fixed name: a restarted one finds what the last one had read
+CLAIM_AFTER_S = 60.0  # longer than a commit takes; what is written twice all the same is refused by the tables
+CLAIM_EVERY_S = 10.0
 READ_COUNT = 1_000
 READ_AHEAD = 3_000  # more batches for the same commit when there are many: what a commit costs is then shared by more
 BLOCK_MS = 1_000
@@ -44,7 +47,10 @@ class StreamEntry:
 
 
 class Ingester:
-    """Reads, writes, acknowledges. One instance of it runs at a time; a second does no harm."""
+    """Reads, writes, acknowledges. Those of several control planes share the work, under one consumer's name.
+
+    What one of them read and never acknowledged, since its machine is gone, another takes up after CLAIM_AFTER_S.
+    """
 
     def __init__(self, client: redis.Redis, clock_sink: ClockSink) -> None:
         self._redis = client
@@ -52,6 +58,7 @@ class Ingester:
         self._summaries = brin_summaries.Summaries()
         self._pending = True  # read what an earlier run left unacknowledged before anything new
         self._beat_mono_s = float("-inf")
+        self._claimed_mono_s = time.monotonic()
 
     def run(self, stop: Event) -> None:
         """Reads and writes batches until `stop` is set, and finishes the last. PostgreSQL or Redis away only delays."""
@@ -82,7 +89,7 @@ class Ingester:
 
     def step(self, block_ms: int = BLOCK_MS) -> int:
         """One read and what follows from it. Returns the number of entries handled."""
-        entries = self._read(block_ms)
+        entries = self._read(block_ms) + self._left_by_others()
         self.write(entries)
         self._acknowledge(entries)
         if self._pending and not entries:
@@ -117,6 +124,19 @@ class Ingester:
             StreamEntry(wire.BATCH_STREAM, entry_id, fields) for _, found in answer or () for entry_id, fields in found
         ]
 
+    def _left_by_others(self) -> list[StreamEntry]:
+        """Returns what was read long ago and is not acknowledged: whoever read it is gone."""
+        if time.monotonic() - self._claimed_mono_s < CLAIM_EVERY_S:
+            return []
+        self._claimed_mono_s = time.monotonic()
+        found = []
+        for stream in (wire.BATCH_STREAM, wire.REQUEST_STREAM):
+            answer: Any = self._redis.xautoclaim(
+                stream, wire.INGEST_GROUP, CONSUMER, round(CLAIM_AFTER_S * 1e3), count=READ_COUNT
+            )
+            found += [StreamEntry(stream, entry_id, fields) for entry_id, fields in answer[1]]
+        return found
+
     def write(self, entries: Sequence[StreamEntry]) -> None:
         """Commits their rows; those that cannot be stored are set aside, in the same transaction."""
         self._rows.write(
@@ -144,8 +164,7 @@ class Ingester:
             return
         self._summaries.keep_up(timezone.now())
         backlog = self._redis.xlen(wire.BATCH_STREAM) + self._redis.xlen(wire.REQUEST_STREAM)
-        beat = wire.Heartbeat(
-            "ingester", time.time(), HEARTBEAT_S, f"{backlog} messages waiting, {handled} in the last read"
-        )
-        self._redis.set(wire.alive_key("ingester"), wire.encode(beat), ex=wire.HEARTBEAT_TTL_S)
+        name = wire.process_name("ingester", settings.GREENSERVE_PLANE)
+        beat = wire.Heartbeat(name, time.time(), HEARTBEAT_S, f"{backlog} messages waiting, {handled} in the last read")
+        self._redis.set(wire.alive_key(name), wire.encode(beat), ex=wire.HEARTBEAT_TTL_S)
         self._beat_mono_s = time.monotonic()

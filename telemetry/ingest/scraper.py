@@ -28,8 +28,9 @@ from msgspec.structs import replace
 
 from core.engine import gpu_types
 from core.ports import EngineReading, PermanentError, RetryableError
-from pools import wire
+from pools import database_locks, wire
 from pools.agent.vllm.vllm_metrics import VllmMetrics
+from pools.database_locks import Lock
 from pools.models import Instance, ModelCard, Pool
 from pools.registration.registered_engines import instance_of
 from pools.registration.worker_hosts import WorkerHosts
@@ -108,7 +109,12 @@ class RegisteredEngines:
             engine.close()
 
     def round(self, now_s: float) -> None:
-        """Asks those whose turn it is, and tells what has come in since the last round. `now_s`: Unix seconds."""
+        """Asks those whose turn it is, and tells what has come in since the last round. `now_s`: Unix seconds.
+
+        Of several control planes' one does.
+        """
+        if not database_locks.keep(Lock.REGISTERED_ENGINES):
+            return
         self._take_over(self._registered())
         for engine in self._engines.values():
             engine.row = None

@@ -48,6 +48,7 @@ def every() -> dict[str, wire.Message]:
                     *(12.5, 300_000_000, 1, 61.5),
                 )
             ],
+            "control-1:/srv/greenserve",
         ),
         wire.alive_key("ingester"): wire.Heartbeat(
             *("ingester", NOW_S, 2.0, "3 batches"), wire.DiskState("No space left on device", 72, 3, NOW_S)

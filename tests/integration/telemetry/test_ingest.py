@@ -382,3 +382,16 @@ def test_rows_wait_in_the_stream_and_are_stored_once_when_postgresql_cannot_writ
     drain(ingester)
     assert RequestRecord.objects.count() == GpuSample.objects.count() == 1
     assert backlog(redis_client) == 0
+
+
+def test_rows_are_stored_when_another_ingester_read_them_and_is_gone(ingester, redis_client, monkeypatch):
+    drain(ingester)
+    send(redis_client, wire.BATCH_STREAM, batch(1, [gpu_row(GPU, time.time())]))
+    redis_client.xreadgroup(wire.INGEST_GROUP, ingest.CONSUMER, {wire.BATCH_STREAM: ">"})  # as that one did
+    drain(ingester)
+    assert GpuSample.objects.count() == 0, "it may be at work on them"
+    monkeypatch.setattr(ingest, "CLAIM_EVERY_S", 0.0)
+    monkeypatch.setattr(ingest, "CLAIM_AFTER_S", 0.0)
+    ingester.step(block_ms=1)
+    assert GpuSample.objects.count() == 1
+    assert backlog(redis_client) == 0

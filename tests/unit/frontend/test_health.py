@@ -39,6 +39,12 @@ def beat(name: str, age_s: float, period_s: float = 2.0) -> wire.Heartbeat:
         (process("web"), [], "running"),
         (process("gateway", "restarting"), [beat("gateway", 1)], "restarting"),
         (process("gateway", "stopped"), [beat("gateway", 1)], "dead"),
+        (process("gateway.2"), [], "late"),
+        (process("b.gateway.2"), [], "late"),
+        (process("b.beat"), [], "late"),
+        (process("b.beat"), [beat("b.beat", 1)], "running"),
+        (process("b.web"), [], "running"),
+        (process("simnode.beat"), [], "running"),
     ],
 )
 def test_process_state_follows_supervisor_and_heartbeat(row, beats, state):

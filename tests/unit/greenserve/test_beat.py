@@ -31,6 +31,16 @@ class Store:
         self.beats.append(wire.decode(data, wire.Heartbeat))
 
 
+class Leading:
+    """Leads or stands by, as a test sets it."""
+
+    def __init__(self, leads: bool = True, fault: str = "") -> None:
+        self.now, self.fault = leads, fault
+
+    def leads(self) -> bool:
+        return self.now
+
+
 class Clocks:
     """A monotonic clock that is handed in, and a wall clock that is set."""
 
@@ -79,7 +89,7 @@ def test_periods_go_on_when_the_wall_clock_is_set(
     app = Celery("t", set_as_current=False)
     made(app, often=5.0, seldom=60.0)
     clocks = Clocks(monkeypatch, app)
-    scheduler = beat.MonotonicScheduler(app)
+    scheduler = beat.MonotonicScheduler(app, leading=Leading())
     clocks.run(scheduler, 300)
     before = sent.count("often"), sent.count("seldom")
     clocks.wall += step
@@ -95,7 +105,7 @@ def test_hourly_tasks_run_within_a_minute_of_beats_start(
     app = Celery("t", set_as_current=False)
     made(app, hourly=3_600.0)
     clocks = Clocks(monkeypatch, app)
-    scheduler = beat.MonotonicScheduler(app)
+    scheduler = beat.MonotonicScheduler(app, leading=Leading())
     clocks.run(scheduler, 59)
     assert sent == []
     clocks.run(scheduler, 3)
@@ -108,7 +118,7 @@ def test_heartbeat_says_that_beat_sends(store: Store, sent: list[str], monkeypat
     app = Celery("t", set_as_current=False)
     made(app, often=1.0)
     clocks = Clocks(monkeypatch, app)
-    clocks.run(beat.MonotonicScheduler(app), 20)
+    clocks.run(beat.MonotonicScheduler(app, leading=Leading()), 20)
     assert [found.process for found in store.beats] == ["beat"] * 4
 
 
@@ -119,14 +129,35 @@ def test_beat_sends_on_when_its_heartbeat_cannot_be_stored(
     app = Celery("t", set_as_current=False)
     made(app, often=1.0)
     clocks = Clocks(monkeypatch, app)
-    clocks.run(beat.MonotonicScheduler(app), 10)
+    clocks.run(beat.MonotonicScheduler(app, leading=Leading()), 10)
     assert len(sent) >= 9
+
+
+def test_beat_sends_nothing_while_it_does_not_lead_and_all_that_is_due_once_it_does(
+    store: Store, sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Celery("t", set_as_current=False)
+    made(app, often=5.0, seldom=600.0)
+    clocks, leading = Clocks(monkeypatch, app), Leading(leads=False)
+    scheduler = beat.MonotonicScheduler(app, leading=leading)
+    clocks.run(scheduler, 300)
+    assert sent == []
+    assert {found.detail for found in store.beats} == {"stands by"}
+    assert len(store.beats) == 60, "it shows that it is there"
+    leading.now = True
+    clocks.run(scheduler, 1)
+    assert sorted(sent) == ["often", "seldom"]
+    assert store.beats[-1].detail in ("leads", "stands by")
+    leading.now, leading.fault = False, "connection refused"
+    clocks.run(scheduler, 10)
+    assert sorted(sent) == ["often", "seldom"]
+    assert "PostgreSQL cannot be asked who leads (connection refused)" in store.beats[-1].detail
 
 
 def test_every_period_of_the_product_is_monotonic() -> None:
     product.finalize()
     product.loader.import_default_modules()
-    entries = beat.MonotonicScheduler(product, lazy=False).schedule
+    entries = beat.MonotonicScheduler(product, leading=Leading(), lazy=False).schedule
     assert len(entries) > 20
     assert {entry.schedule.nowfun for entry in entries.values()} == {beat.monotonic_now}
     assert product.conf.beat_scheduler == "greenserve.beat:MonotonicScheduler"

@@ -123,3 +123,12 @@ def test_embedded_database_has_two_roles_and_one_of_ones_own_those_that_are_set(
     own |= {"GREENSERVE_DATABASE_OWNER_URL": "postgresql://owns@db/x"}
     assert product_processes.owner_url(env.read(own)) == "postgresql://owns@db/x"
     assert product_processes.database_url(env.read(own)) == "postgresql://works@db/x"
+
+
+def test_processes_of_a_further_control_plane_have_its_name(tmp_path: Path) -> None:
+    shared = {"DATABASE_URL": "postgresql://db/g", "REDIS_URL": "redis://cache", "GREENSERVE_SECRET_KEY": "same"}
+    more = {"GREENSERVE_PLANE": "b", "GREENSERVE_DEMO": "0", "GREENSERVE_GATEWAY_PROCESSES": "2"}
+    config = env.read({"GREENSERVE_VAR": str(tmp_path), **shared, **more})
+    specs = [*product_processes.gateways(config), product_processes.picker(config, 9002)]
+    assert [spec.argv[spec.argv.index("--name") + 1] for spec in specs] == ["b.gateway", "b.gateway", "b.picker"]
+    assert "--name" not in words(tmp_path)
