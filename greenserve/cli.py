@@ -38,6 +38,8 @@ COMMANDS = {
         "Solve carbon epochs: which partition, sites, modes and how many workers.",
     ),
     "node": ("greenserve.commands.node", "Machines with GPUs: tokens, joining, inventory."),
+    "backup": ("greenserve.commands.backup", "Write everything that is kept into one file."),
+    "restore": ("greenserve.commands.backup", "Put a backup into an empty data folder and database."),
     "doctor": ("greenserve.commands.doctor", "Check that this machine can run GreenServe."),
     "version": ("greenserve.commands.doctor", "Show the version."),
 }

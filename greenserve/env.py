@@ -282,6 +282,12 @@ def for_child(*, secrets: bool = True, owner: bool = False, **extra: str) -> dic
     return {**threads, **ours, **extra}
 
 
+def ours() -> dict[str, str]:
+    """Returns the variables that GreenServe reads, as they are set; some are secrets."""
+    names = ("DATABASE_URL", "REDIS_URL")
+    return {name: value for name, value in os.environ.items() if name in names or name.startswith("GREENSERVE_")}
+
+
 def keep_secret(path: Path, secret: str) -> Path:
     """Writes a secret where its owner alone can read it: a command line can be read by all."""
     path.parent.mkdir(parents=True, exist_ok=True)

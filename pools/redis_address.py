@@ -69,7 +69,9 @@ def connect(url: str, **options: Any) -> redis.Redis:
     found = sentinels(url)
     if found is None:
         return redis.Redis.from_url(url, **options)
-    asking = redis.sentinel.Sentinel(list(found.hosts), sentinel_kwargs=_asking(found, options))
+    asking = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
+        list(found.hosts), sentinel_kwargs=_asking(found, options)
+    )
     return asking.master_for(found.service, **found.server, **options)  # type: ignore[no-any-return,no-untyped-call]
 
 
@@ -80,8 +82,10 @@ def connect_async(url: str, **options: Any) -> redis.asyncio.Redis:
     found = sentinels(url)
     if found is None:
         return redis.asyncio.Redis.from_url(url, **options)
-    asking = redis.asyncio.sentinel.Sentinel(list(found.hosts), sentinel_kwargs=_asking(found, options))
-    return asking.master_for(found.service, **found.server, **options)  # type: ignore[no-any-return,no-untyped-call]
+    asking = redis.asyncio.sentinel.Sentinel(  # type: ignore[no-untyped-call]
+        list(found.hosts), sentinel_kwargs=_asking(found, options)
+    )
+    return asking.master_for(found.service, **found.server, **options)  # type: ignore[no-any-return]
 
 
 async def close_async(client: redis.asyncio.Redis) -> None:
