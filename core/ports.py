@@ -132,7 +132,8 @@ class InstanceStatus:
     `progress`: of a start or a waking, 0 to 1. `limits`: those in force. None: not known, or nothing goes on.
     `laxity`: it can order by laxity, and reads what it needs for that in `vllm_xargs` (docs/plugin.md). `kv_connector`:
     through which it hands caches to engines of the same one; empty: it cannot. `start`: warm (the weights were on the
-    node) | cold (they had to be fetched); empty: not known.
+    node) | cold (they had to be fetched); empty: not known. `advertised`: where gateways reach it; empty: at `url`, as
+    its node does.
     """
 
     uid: str
@@ -147,6 +148,7 @@ class InstanceStatus:
     laxity: bool = False
     kv_connector: str = ""
     start: str = ""
+    advertised: str = ""
 
 
 @dataclass(frozen=True, slots=True)

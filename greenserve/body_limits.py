@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 Scope = dict[str, Any]
@@ -55,7 +57,7 @@ class BodyLimits:
             self._check(_length(scope), most_bytes)
             await self._application(scope, bounded, send)
         except _TooMuch as error:
-            await _refuse(send, error)
+            await _refuse(send, error, str(scope["path"]))
         finally:
             self.held_bytes -= here_bytes
 
@@ -72,11 +74,20 @@ def _length(scope: Scope) -> int:
     return int(given) if given.isdigit() else 0
 
 
-async def _refuse(send: Send, error: _TooMuch) -> None:
+async def _refuse(send: Send, error: _TooMuch, path: str) -> None:
     """Answers, and ends the connection: what still comes of the body is of no use."""
-    body = error.message.encode()
-    headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
+    kind, body = b"text/plain", error.message.encode()
+    if path.startswith("/api/"):  # whose errors are all problem documents (frontend.api.rest.problems)
+        kind, body = b"application/problem+json", _problem(error, path)
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
     if error.status == 503:
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def _problem(error: _TooMuch, path: str) -> bytes:
+    code = "too_large" if error.status == 413 else "unavailable"
+    remedy = "Send less: several smaller requests, or a shorter file." if error.status == 413 else "Try again later."
+    words = {"title": HTTPStatus(error.status).phrase, "status": error.status, "detail": error.message}
+    return json.dumps({"type": f"urn:greenserve:problem:{code}", **words, "instance": path, "remedy": remedy}).encode()

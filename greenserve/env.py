@@ -89,6 +89,7 @@ class Env:
     https: bool = False  # people come by https
     proxies: int = 0  # of ours that stand before the web process and append to X-Forwarded-For
     web_names: tuple[str, ...] = ()  # of the host, in people's browsers
+    public_url: str | None = None  # of the dashboard, for other machines; None: derived from where it listens
     oidc: oidc.OidcProvider | None = None  # None: people sign in by password alone
     plane: str = ""  # the name of this control plane, of several on one database; empty: the only one, or the first
 
@@ -248,6 +249,9 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         https=https,
         proxies=proxies,
         web_names=get("GREENSERVE_WEB_NAMES", (), _web_names, "give names of this host with commas between"),
+        public_url=get(
+            "GREENSERVE_PUBLIC_URL", None, _origin, "write https://HOST or http://HOST:PORT, as other machines reach it"
+        ),
         oidc=oidc.read(values, _hidden),
         plane=_plane(values, get),
         otlp_url=get(
@@ -524,6 +528,14 @@ def _url(*schemes: str) -> Callable[[str], str]:
         return raw
 
     return parse
+
+
+def _origin(raw: str) -> str:
+    parts = urlsplit(raw)
+    bare = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username or parts.password)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not bare or parts.port == 0:
+        raise ValueError
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def _secret_key(var_dir: Path) -> str:

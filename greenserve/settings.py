@@ -12,6 +12,7 @@ from csp.constants import NONE, SELF, UNSAFE_INLINE
 from greenserve import env
 from greenserve.servers import embedded, server_folders
 from pools import masking, redis_address
+from pools.registration.web_address import WebAddress
 
 ENV = env.read()
 masking.mask_logs(*ENV.secrets)
@@ -19,7 +20,8 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 
 SECRET_KEY = ENV.secret_key
 DEBUG = ENV.debug
-ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", ENV.web_host, *ENV.web_names]
+GREENSERVE_WEB_ADDRESS = WebAddress(ENV.public_url, ENV.web_host, ENV.web_port, ENV.web_names, ENV.https)
+ALLOWED_HOSTS = GREENSERVE_WEB_ADDRESS.hosts()
 
 INSTALLED_APPS = [
     "django.contrib.auth",

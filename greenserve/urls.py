@@ -2,7 +2,10 @@ from django.urls import include, path
 
 from frontend.metrics import views as metrics
 
-handler500 = "frontend.unavailable.page"
+handler400 = "frontend.error_pages.bad_request"
+handler403 = "frontend.error_pages.forbidden"
+handler404 = "frontend.error_pages.not_found"
+handler500 = "frontend.error_pages.server_error"
 
 urlpatterns = [
     path("api/v1/", include("frontend.api.urls")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 
 from django.http import HttpRequest, HttpResponse
@@ -17,8 +16,7 @@ from frontend.people.account import shown_once
 from pools.access import audit, rights
 from pools.models import JoinToken, Node
 from pools.registration import join_tokens
-
-TOKEN_SHOWN = "TOKEN"  # stands for the token in the line, until one is made
+from pools.registration.join_line import JoinLine, join_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +26,17 @@ class Joining:
     Attributes:
         done: Its agent reports, and plans may use it.
         words: What it waits for, or that it has joined.
-        line: What joins a machine as this node; empty: none is to.
+        line: What joins a machine as this node; None: none is to.
         open_form: Whether the node's form is the next step.
     """
 
     done: bool
     words: str
-    line: str = ""
+    line: JoinLine | None = None
     open_form: bool = False
 
 
-def of(request: HttpRequest, node: Node, state: NodeHealth, gpus: int) -> Joining:
+def of(node: Node, state: NodeHealth, gpus: int) -> Joining:
     """Makes one query."""
     joined = JoinToken.objects.filter(node=node, used_at__isnull=False).order_by("-used_at").first()
     when = f"Joined at {reader_choices.clock(joined.used_at.timestamp())}. " if joined and joined.used_at else ""
@@ -54,14 +52,9 @@ def of(request: HttpRequest, node: Node, state: NodeHealth, gpus: int) -> Joinin
         return Joining(False, f"It waits for its processes, which start within seconds. If they do not: {log}.")
     if joined:
         words = "It waits for its agent: start the services that the join printed on the machine."
-        return Joining(False, when + words, line(request, node, TOKEN_SHOWN))
+        return Joining(False, when + words, join_line(name=node.name))
     words = "It waits for its machine. Make a join token, and paste the line on the machine with the GPUs."
-    return Joining(False, words, line(request, node, TOKEN_SHOWN))
-
-
-def line(request: HttpRequest, node: Node, token: str) -> str:
-    address = request.build_absolute_uri("/").rstrip("/")
-    return f"greenserve node join {shlex.quote(address)} {token} --name {node.name}"
+    return Joining(False, words, join_line(name=node.name))
 
 
 @never_cache
@@ -72,5 +65,8 @@ def new_token(request: HttpRequest, name: str) -> HttpResponse:
     found = get_object_or_404(Node, name=name, simulated=False, cluster__site__in=rights.sites_of(request.user))
     made, secret = join_tokens.issue(audit.actor_of(request), found.cluster)
     until = reader_choices.clock(made.expires_at.timestamp())
-    secrets = [("Paste on the machine", line(request, found, secret)), ("Good for", f"one machine, until {until}")]
+    line = join_line(secret, found.name)
+    secrets = [("Paste on the machine", line.text), ("Good for", f"one machine, until {until}")]
+    if line.caveat:
+        secrets.append(("Reached from", line.caveat))
     return shown_once(request, f"Join {found} to {found.cluster}", secrets, reverse("node", args=[name]))

@@ -190,7 +190,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
     state = health.judge_node(name, health.read_messages([name]).agents.get(name), now_s)
     joined = {
         "node": found,
-        "joining": joining.of(request, found, state, found.gpus.count()),
+        "joining": joining.of(found, state, found.gpus.count()),
         "may_operate": rights.has(request.user, rights.Right.OPERATE),
     }
     if request.GET.get("part") == "joining":

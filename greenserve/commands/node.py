@@ -38,17 +38,22 @@ node.add_command(profile)
 @node.command()
 @click.option("--cluster", help="SITE/CLUSTER that the machine is to join; may be left out where there is only one.")
 @click.option("--hours", type=click.FloatRange(0.1, 720.0), default=24.0, show_default=True, help="How long it holds.")
+@click.option("--name", default="", help="The node's name in the line; the machine's own where it is left out.")
 @database()
-def token(cluster: str | None, hours: float) -> None:
-    """Make a join token: good for one machine, once. It is shown only now."""
+def token(cluster: str | None, hours: float, name: str) -> None:
+    """Make a join token: good for one machine, once. It is shown only now, with the line to paste on the machine."""
     from pools.access.audit import Actor
     from pools.registration import join_tokens
+    from pools.registration.join_line import join_line
 
     found = _cluster(cluster)
     made, secret = join_tokens.issue(Actor(channel="command"), found, timedelta(hours=hours))
+    line = join_line(secret, name)
     click.echo(secret)
-    click.echo(f"Joins one machine to {found} until {made.expires_at:%Y-%m-%d %H:%M} UTC:", err=True)
-    click.echo(f"  greenserve node join URL-OF-THE-DASHBOARD {secret}", err=True)
+    until = f"{made.expires_at:%Y-%m-%d %H:%M} UTC"
+    click.echo(f"Joins one machine to {found} until {until}. Paste this line on it:\n  {line.text}", err=True)
+    if line.caveat:
+        click.echo(line.caveat, err=True)
 
 
 def _cluster(name: str | None) -> Cluster:

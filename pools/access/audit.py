@@ -149,6 +149,7 @@ class OriginMiddleware:
         brought = request.META.get("HTTP_X_REQUEST_ID", "")
         request_id = brought if re.fullmatch(r"[\w.:-]{1,64}", brought) else uuid.uuid4().hex
         token = _ORIGIN.set(Origin(request_id, client_address(request)))
+        request.request_id = request_id  # type: ignore[attr-defined]
         try:
             response = self.get_response(request)
         finally:

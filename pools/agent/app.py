@@ -172,9 +172,9 @@ class AgentStep(bootsteps.StartStopStep):
 
     def start(self, worker: Any) -> None:
         assert self._node is not None
-        adapters, self._end_adapters = self._adapters()
-        host = self._host = self._host_energy()
         url = redis_url(worker.app.conf.broker_url)
+        adapters, self._end_adapters = self._adapters(url)
+        host = self._host = self._host_energy()
         masking.mask_logs(*masking.passwords(url))
         requests = ClockRequests()
         board = Board(self._node)
@@ -211,10 +211,10 @@ class AgentStep(bootsteps.StartStopStep):
 
     terminate = stop
 
-    def _adapters(self) -> tuple[dict[str, Any], Callable[[], None]]:
+    def _adapters(self, url: str) -> tuple[dict[str, Any], Callable[[], None]]:
         """Returns the arguments of AgentLoop that this kind of node has, and what closes them."""
         if self._gpus != "sim":
-            node = self._real_node()
+            node = self._real_node(url)
             parts = {"meter": node.meter, "actuator": node.actuator, "runtime": node.runtime, "report": node}
             return {**parts, "control": node.engines}, node.close
         if self._control is None:
@@ -233,10 +233,10 @@ class AgentStep(bootsteps.StartStopStep):
         except (PermanentError, ValueError) as error:
             raise click.UsageError(f"the host's energy: {error}") from error
 
-    def _real_node(self) -> RealNode:
+    def _real_node(self, url: str) -> RealNode:
         assert self._node is not None
-        engines = vllm_options(self._options, by_uuid=self._gpus != "cpu")
         try:
+            engines = vllm_options(self._options, self._gpus != "cpu", url)
             if self._gpus == "nvml":
                 return nvml_node(Path(self._actuator), engines)
             if self._gpus == "amd":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import shlex
 import socket
@@ -10,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,11 +20,13 @@ import msgspec
 from core.ports import AdapterError, PermanentError, RetryableError
 from pools.actuator.actuator_protocol import DEFAULT_SOCKET, DEFAULT_STATE
 
+from . import join_faults, join_versions
 from .devices.driver_meter import Inventory
 from .join_messages import GpuOffer, Joined, NodeOffer
 from .redis_link import redis_url
 
 TIMEOUT_S = 15.0
+_MOST_BYTES = 1 << 16
 PATH = "/api/v1/nodes/join/"
 
 
@@ -46,42 +50,51 @@ def offer(token: str, name: str, inventory: Inventory) -> NodeOffer:
                 lacking=list(gpu.lacking),
             )
         )
-    return NodeOffer(token, name, inventory.driver, gpus)
+    return NodeOffer(token, name, inventory.driver, gpus, join_versions.own())
 
 
-def send(url: str, made: NodeOffer) -> Joined:
-    """Joins through the dashboard at `url`. Raises AdapterError with what the control plane says."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A token goes to the address that it was given for, and a POST that is sent on would become a GET."""
+
+    def redirect_request(self, *_: object, **__: object) -> None:
+        return None
+
+
+def send(url: str, made: NodeOffer, timeout_s: float = TIMEOUT_S) -> Joined:
+    """Joins through the dashboard at `url`. Raises AdapterError with why it did not come about, and the remedy."""
+    try:
+        parts = urlsplit(url)
+        port = {"http": 80, "https": 443}[parts.scheme] if parts.port is None else parts.port
+    except (ValueError, KeyError):
+        port = 0
+    if not port or not parts.hostname:
         raise PermanentError(f"'{url}' is no address; write it as https://HOST or http://HOST:PORT")
     address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}{PATH}"
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
     request = urllib.request.Request(address, msgspec.json.encode(made), headers, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-            return msgspec.json.decode(response.read(), type=Joined)
+        with urllib.request.build_opener(_NoRedirects).open(request, timeout=timeout_s) as response:
+            body, date = response.read(_MOST_BYTES), response.headers.get("Date", "")
     except urllib.error.HTTPError as error:
         with error:
-            raise _refused(address, error.code, error.read(65536)) from error
-    except (OSError, msgspec.DecodeError) as error:
-        raise RetryableError(f"{address}: {getattr(error, 'reason', error)}") from error
-
-
-def _refused(address: str, status: int, body: bytes) -> AdapterError:
-    words = body[:300].decode(errors="replace")
+            raise _refused(address, error) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise RetryableError(join_faults.unanswered(address, parts.hostname, port, error, timeout_s)) from error
     try:
-        problem = msgspec.json.decode(body, type=_Problem)
-        fields = [f"{item.get('field', '')}: {item.get('detail', '')}".strip(": ") for item in problem.errors]
-        words = "; ".join(fields) or problem.detail or words
-    except msgspec.DecodeError:
-        pass  # not from GreenServe: shown as it came
-    message = f"{address} answered {status}: {words}"
-    return RetryableError(message) if status >= 500 or status == 429 else PermanentError(message)
+        joined = msgspec.json.decode(body, type=Joined)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PermanentError(join_faults.not_understood(address, body)) from error
+    apart = join_faults.clocks_apart(date, datetime.now(UTC))
+    return msgspec.structs.replace(joined, notes=[*joined.notes, *((apart,) if apart else ())])
 
 
-class _Problem(msgspec.Struct):
-    detail: str = ""
-    errors: list[dict[str, str]] = []
+def _refused(address: str, error: urllib.error.HTTPError) -> AdapterError:
+    if 300 <= error.code < 400:
+        return PermanentError(join_faults.redirected(address, error.code, error.headers.get("Location", "")))
+    words = join_faults.refused(address, error.code, error.headers.get("Content-Type", ""), error.read(_MOST_BYTES))
+    if apart := join_faults.clocks_apart(error.headers.get("Date", ""), datetime.now(UTC)):
+        words = f"{words} {apart}"
+    return RetryableError(words) if error.code >= 500 or error.code == 429 else PermanentError(words)
 
 
 def unreachable(broker_url: str) -> str:

@@ -28,10 +28,13 @@ class GpuOffer(Message, frozen=True):
 
 
 class NodeOffer(Message, frozen=True):
+    """`release`: of GreenServe on the machine; empty: a program that does not say it yet."""
+
     token: str
     name: str
     driver: str
     gpus: list[GpuOffer]
+    release: str = ""
 
 
 class Joined(Message, frozen=True):

@@ -74,7 +74,8 @@ def instance_state(
     powers = [gpu.power_w for gpu in gpus if gpu.power_w is not None] if view.gpus else []
     if status is not None:
         leaving = item.state in ("draining", "sleeping") and status.state == "ready"  # gateways know before the engine
-        state, url, detail = item.state if leaving else status.state, status.url, status.detail
+        state, detail = item.state if leaving else status.state, status.detail
+        url = None if status.url is None else status.advertised or status.url
     else:
         state, url, detail = (trouble.state if trouble else "starting"), None, ""
     if trouble is not None:

@@ -18,6 +18,7 @@ from core.engine.profiles import UNCATALOGUED
 from pools import engine_knowledge
 from pools.access import audit
 from pools.access.audit import Actor
+from pools.agent import join_versions
 from pools.agent.join_messages import GpuOffer, NodeOffer
 from pools.models import Cluster, Gpu, GpuType, JoinToken, Node
 from pools.writes import KEY_PREFIX_LENGTH, hash_secret
@@ -26,6 +27,7 @@ TOKEN_PREFIX = "gsj_"
 LIFETIME = timedelta(hours=24)
 LONGEST = timedelta(days=30)
 MOST_GPUS = 64
+CLOCK_STEP = timedelta(seconds=60)  # by which clocks may be set back before a token counts as one of the future
 
 
 @transaction.atomic
@@ -53,9 +55,11 @@ def join(offer: NodeOffer, now: datetime) -> tuple[Node, list[str]]:
     """
     engine_knowledge.refresh()
     token = JoinToken.objects.select_for_update().filter(token_hash=hash_secret(offer.token)).first()
-    if token is None or token.used_at is not None or token.expires_at <= now:
-        why = "is not known" if token is None else "was used" if token.used_at is not None else "has expired"
+    if token is None or token.used_at is not None or not token.created_at - CLOCK_STEP <= now < token.expires_at:
+        why = _fault_of(token, now)
         raise ValidationError({"token": f"The join token {why}; make one with `greenserve node token`."})
+    if why := join_versions.mismatch(offer.release, join_versions.own()):
+        raise ValidationError({"release": why})
     if not 1 <= len(offer.gpus) <= MOST_GPUS:
         raise ValidationError({"gpus": f"A node has from 1 to {MOST_GPUS} GPUs; {len(offer.gpus)} were named."})
     node = Node.objects.filter(name=offer.name).select_related("cluster").first()
@@ -66,6 +70,7 @@ def join(offer: NodeOffer, now: datetime) -> tuple[Node, list[str]]:
     elif node.simulated or node.cluster_id != token.cluster_id:
         where = "a simulated node" if node.simulated else f"a node of {node.cluster}"
         raise ValidationError({"name": f"'{offer.name}' is the name of {where}; join with another, by --name."})
+    _must_be_the_same_machine(node, offer)
     actor = Actor(key=str(token), channel="api")
     notes: list[str] = []
     for gpu in offer.gpus:
@@ -76,6 +81,32 @@ def join(offer: NodeOffer, now: datetime) -> tuple[Node, list[str]]:
     after = {**audit.values(node), "driver": offer.driver, "gpus": [f"{gpu.gpu_type} {gpu.uuid}" for gpu in offer.gpus]}
     audit.record(actor, "join", node, None, after)
     return node, list(dict.fromkeys(notes))
+
+
+def _fault_of(token: JoinToken | None, now: datetime) -> str:
+    if token is None:
+        return "is not known"
+    if token.used_at is not None:
+        return f"was used{'' if token.node is None else f', for node {token.node.name}'}"
+    by = f"by the control plane's clock it is {now:%Y-%m-%d %H:%M:%S} UTC"
+    if now < token.created_at - CLOCK_STEP:
+        return f"is not valid before {token.created_at:%Y-%m-%d %H:%M:%S} UTC, and {by}: that clock was set back"
+    return f"has expired at {token.expires_at:%Y-%m-%d %H:%M:%S} UTC; {by}"
+
+
+def _must_be_the_same_machine(node: Node, offer: NodeOffer) -> None:
+    """Refuses a machine that goes by the name of another, whose GPUs would be mixed with its own."""
+    known = set(node.gpus.values_list("uuid", flat=True))
+    if known and known.isdisjoint(gpu.uuid for gpu in offer.gpus):
+        others = (
+            f"{len(known)} other GPU{'' if len(known) == 1 else 's'} ({min(known)}{', ...' if len(known) > 1 else ''})"
+        )
+        raise ValidationError(
+            {
+                "name": f"Node '{node.name}' has {others}, and none of this machine's: another machine goes by its "
+                "name. Join with another, by --name; or, where boards were replaced, delete its GPUs under Configure."
+            }
+        )
 
 
 def _type_of(actor: Actor, offer: GpuOffer, notes: list[str]) -> str:

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -87,6 +88,12 @@ class _Engine(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+class _Server(ThreadingHTTPServer):
+    def server_bind(self) -> None:
+        self.socket.bind(self.server_address)  # without asking for the host's name
+        self.server_name, self.server_port = self.server_address[:2]
+
+
 def _main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what")
@@ -106,7 +113,8 @@ def _main() -> None:
     if known.weights == "fake/mute":
         time.sleep(600)
     _Engine.served = known.served_model_name
-    ThreadingHTTPServer((known.host, known.port), _Engine).serve_forever()
+    _Server.address_family = socket.AF_INET6 if ":" in known.host else socket.AF_INET
+    _Server((known.host, known.port), _Engine).serve_forever()
 
 
 if __name__ == "__main__":

@@ -68,6 +68,9 @@ class NodeOfferSerializer(serializers.Serializer):
     name = serializers.SlugField(max_length=50)
     driver = serializers.CharField(max_length=80)
     gpus = GpuOfferSerializer(many=True, max_length=join_tokens.MOST_GPUS)
+    release = serializers.CharField(
+        max_length=40, default="", allow_blank=True, help_text="The version of GreenServe on the machine."
+    )
 
 
 class JoinedSerializer(serializers.Serializer):

@@ -12,7 +12,12 @@ from http import HTTPStatus
 from typing import Any
 
 import redis
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import (
+    DisallowedHost,
+    PermissionDenied,
+    RequestDataTooBig,
+    SuspiciousOperation,
+)
 from django.core.exceptions import ValidationError as ModelError
 from django.db import DatabaseError, DataError, IntegrityError, OperationalError
 from django.db.models import ProtectedError, RestrictedError
@@ -34,6 +39,7 @@ REMEDIES = {
     status.HTTP_428_PRECONDITION_REQUIRED: "Read the resource, then send its ETag in If-Match.",
     status.HTTP_429_TOO_MANY_REQUESTS: "Wait as many seconds as Retry-After says; RateLimit tells what is left.",
     status.HTTP_415_UNSUPPORTED_MEDIA_TYPE: "Send JSON, with Content-Type: application/json.",
+    status.HTTP_413_REQUEST_ENTITY_TOO_LARGE: "Send less: several smaller requests, or a shorter file.",
     status.HTTP_412_PRECONDITION_FAILED: "It has changed since you read it: read it again and send its new ETag.",
 }
 
@@ -65,6 +71,24 @@ class Unavailable(exceptions.APIException):
     default_code = "unavailable"
 
 
+class UnknownHost(exceptions.APIException):
+    """The request names a host that is not the dashboard's (Django's ALLOWED_HOSTS)."""
+
+    status_code = status.HTTP_400_BAD_REQUEST
+    default_code = "unknown_host"
+    default_detail = "The dashboard does not go by the host name in this request."
+    remedy = (
+        "Use the address that `greenserve node token` prints; or add the name to GREENSERVE_WEB_NAMES, or set "
+        "GREENSERVE_PUBLIC_URL to the whole address, where GreenServe runs, and start it again."
+    )
+
+
+class TooLarge(exceptions.APIException):
+    status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
+    default_code = "too_large"
+    default_detail = "The body is larger than this address takes."
+
+
 def handle(error: Exception, context: Mapping[str, Any]) -> JsonResponse:
     """Answers errors as DRF's EXCEPTION_HANDLER. An unexpected error is a 500; the log has its cause by request_id."""
     request: HttpRequest = context["request"]
@@ -89,8 +113,8 @@ def response(request: HttpRequest, error: exceptions.APIException) -> JsonRespon
     }
     if found:
         body["errors"] = found
-    if code in REMEDIES:
-        body["remedy"] = REMEDIES[code]
+    if remedy := getattr(error, "remedy", REMEDIES.get(code)):
+        body["remedy"] = remedy
     answer = JsonResponse(body, status=code, content_type=CONTENT_TYPE)
     answer.headers["Cache-Control"] = "no-store"
     wait = getattr(error, "wait", None)
@@ -108,6 +132,12 @@ def translate(error: Exception) -> exceptions.APIException | None:
             return error
         case Http404():
             return exceptions.NotFound(str(error) or None)
+        case DisallowedHost():
+            return UnknownHost()
+        case RequestDataTooBig():
+            return TooLarge()
+        case SuspiciousOperation():
+            return exceptions.ParseError("The request is one that no program of ours sends; it is not answered.")
         case PermissionDenied():
             return exceptions.PermissionDenied(str(error) or None)
         case ModelError():

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from core.ports import AdapterError, EngineLimits, InstanceStatus
 
+from ..own_address import here, in_url
 from .engine_processes import EngineProcess, boot_id, last_lines, rotate
 from .engine_records import EngineRecord, Records
 from .launch import VllmOptions, command, environment, started_with
@@ -50,7 +51,7 @@ class Engine:
         self._recorded = True  # the disk has taken the newest record
         self._gone = gone
         self._record = record
-        self._url = f"http://{options.host}:{record.port}"
+        self._url = f"http://{in_url(here(record.host))}:{record.port}"
         self._probe = Probe(self._url, self.spec.model, self.spec.max_model_len)
         self._orders: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         self._leaving = record.state == "draining"
@@ -68,6 +69,7 @@ class Engine:
             laxity=options.plugin,
             kv_connector="" if options.kv_store is None else "blocks",
             start=record.start,
+            advertised=f"http://{in_url(options.advertised(record.host))}:{record.port}",
         )
         self._thread = threading.Thread(target=self._run, name=f"engine {self.spec.uid[:8]}", daemon=True)
 

@@ -11,13 +11,16 @@ import msgspec
 
 from core.ports import InstanceSpec
 
+from ..own_address import LOOPBACK
+
 logger = logging.getLogger(__name__)
 
 
 class EngineRecord(msgspec.Struct, frozen=True):
     """`state`: starting | ready | sleeping | draining. `version`: vLLM's, as it says itself; empty: not asked yet.
 
-    `start`: as `ports.InstanceStatus` has it; empty: not begun, or by an agent that did not look.
+    `start`: as `ports.InstanceStatus` has it; empty: not begun, or by an agent that did not look. `host`: where the
+    engine listens; an agent that wrote none had all on the loopback.
     """
 
     spec: InstanceSpec
@@ -29,6 +32,7 @@ class EngineRecord(msgspec.Struct, frozen=True):
     state: str = "starting"
     version: str = ""
     start: str = ""
+    host: str = LOOPBACK
 
 
 class Records:

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from core.ports import EngineLimits, InstanceSpec, PermanentError
+from pools.agent.own_address import LOOPBACK, is_wildcard
 from pools.agent.vllm import vllm_control
 from pools.vllm_scheduler import SCHEDULER_CLS
 
@@ -25,7 +26,8 @@ class VllmOptions:
     Attributes:
         program: The `vllm` of the environment that it is installed in.
         folder: Of the agent: logs, records of what runs, weights (HF_HOME).
-        host: Where engines listen, which gateways must reach; engines ask nobody who he is.
+        host: Where engines listen; they ask nobody who he is.
+        address: Where gateways reach them; empty: at `host`.
         ports: First and last of those that engines may listen at.
         arguments, environment: For every engine, after the card's.
         by_uuid: GPUs are chosen by CUDA_VISIBLE_DEVICES; False on a machine without them.
@@ -43,7 +45,8 @@ class VllmOptions:
 
     program: Path
     folder: Path
-    host: str = "127.0.0.1"
+    host: str = LOOPBACK
+    address: str = ""
     ports: tuple[int, int] = (18400, 18499)
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -58,6 +61,12 @@ class VllmOptions:
     look_s: float = 0.25
     watch_s: float = 1.0
     keep_free_bytes: float = 50e9
+
+    def advertised(self, host: str) -> str:
+        """Returns where gateways reach an engine that listens at `host`, which may be that of an earlier start."""
+        if host != self.host and not is_wildcard(host):
+            return host
+        return self.address or host
 
     def socket(self, uid: str) -> Path:
         """Returns the socket at which the plug-in of an engine listens."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -58,7 +59,7 @@ class VllmRuntime:
         self._must_fit(spec)
         port = self._free_port()
         command(spec, self._options, port)  # what cannot be run is refused here, for good
-        self._add(EngineRecord(spec, 0, 0, "", port, time.time()))
+        self._add(EngineRecord(spec, 0, 0, "", port, time.time(), host=self._options.host))
         logger.info("instance %s starts: %s on %s, port %d", spec.uid, spec.model, ", ".join(spec.gpu_uuids), port)
 
     def drain(self, uid: str) -> None:
@@ -157,10 +158,15 @@ class VllmRuntime:
 
 
 def _can_listen(host: str, port: int) -> bool:
-    with socket.socket() as probe:
+    """Raises PermanentError: no process of this machine can listen at `host`."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+                raise PermanentError(
+                    f"engines cannot listen at {host}: no address of this machine; see --engine-host"
+                ) from error
             return False
     return True

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
+from core.ports import PermanentError
+
+from .. import own_address
 from .launch import VllmOptions
 
 DEFAULT_FOLDER = "var/engines"
@@ -17,7 +21,13 @@ def click_options() -> list[click.Option]:
         click.Option(["--vllm"], help="The program `vllm` that starts engines here; without it GPUs are only metered."),
         click.Option(["--engines"], default=DEFAULT_FOLDER, help="Folder for engines' logs, records and weights."),
         click.Option(
-            ["--engine-host"], default="127.0.0.1", help="Where engines listen: an address that gateways alone reach."
+            ["--engine-host"],
+            help="Address that engines listen at, best one that gateways alone reach; else that of the interface which "
+            "leads to the control plane.",
+        ),
+        click.Option(
+            ["--engine-address"],
+            help="Address or name by which gateways reach engines, where it is another than --engine-host.",
         ),
         click.Option(["--engine-ports"], default="18400-18499", help="Ports that engines may listen at, FIRST-LAST."),
         click.Option(
@@ -52,8 +62,31 @@ def click_options() -> list[click.Option]:
     ]
 
 
-def vllm_options(values: dict[str, Any], by_uuid: bool) -> VllmOptions | None:
-    """None: the node starts no engines. Raises click.UsageError."""
+def engine_addresses(redis_url: str, host: str | None, address: str | None) -> tuple[str, str]:
+    """Returns where engines listen, and where gateways reach them. `host` and `address`: as given; None: not.
+
+    By default both are the address of the interface that leads to the control plane's Redis, where `redis_url` says.
+    Raises PermanentError: no address can be found, with the remedy.
+    """
+    if host and (address or not own_address.is_wildcard(host)):
+        return host, address or host
+    control = urlsplit(redis_url).hostname or own_address.LOOPBACK  # a socket: the control plane is on this machine
+    try:
+        found = own_address.towards(control)
+    except OSError as error:
+        raise PermanentError(
+            f"the control plane's Redis: this machine knows no address of '{control}' ({error})"
+        ) from error
+    if found is None:
+        raise PermanentError(f"no route leads to the control plane's Redis at {control}; give --engine-host")
+    return host or found, address or found
+
+
+def vllm_options(values: dict[str, Any], by_uuid: bool, redis_url: str = "") -> VllmOptions | None:
+    """None: the node starts no engines. `redis_url`: the control plane's; empty: engines serve this machine alone.
+
+    Raises click.UsageError, PermanentError.
+    """
     if not values.get("vllm"):
         return None
     variables = {}
@@ -62,10 +95,15 @@ def vllm_options(values: dict[str, Any], by_uuid: bool) -> VllmOptions | None:
         if not sign or not name:
             raise click.UsageError(f"--vllm-env {item}: write it as NAME=VALUE")
         variables[name] = value
+    for option in ("engine_host", "engine_address"):
+        if (given := values.get(option)) and not own_address.is_host(given):
+            raise click.UsageError(f"--{option.replace('_', '-')} {given}: give an address or a name, without a port")
+    host, address = engine_addresses(redis_url, values.get("engine_host"), values.get("engine_address"))
     return VllmOptions(
         program=Path(values["vllm"]).absolute(),
         folder=Path(values.get("engines") or DEFAULT_FOLDER).absolute(),
-        host=values.get("engine_host") or "127.0.0.1",
+        host=host,
+        address=address,
         ports=_ports(values.get("engine_ports") or "18400-18499"),
         arguments=tuple(values.get("vllm_argument") or ()),
         environment=variables,

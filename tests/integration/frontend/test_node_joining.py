@@ -7,11 +7,14 @@ import re
 import time
 
 import pytest
+from click.testing import CliRunner
 from django.contrib.auth import get_user_model
 from django.test import Client
 
+from greenserve.commands.node import node as node_command
 from pools import wire
 from pools.models import AuditEntry, Cluster, JoinToken, Membership, Node, Site
+from pools.registration.web_address import WebAddress
 
 GPU = {"uuid": "GPU-a", "index": 0, "name": "A100", "gpu_type": "A100-80GB", "memory_bytes": 80_000_000_000}
 
@@ -35,13 +38,30 @@ def words(client: Client, path: str = "/nodes/box-1/?part=joining") -> str:
     return client.get(path).content.decode()
 
 
-def test_page_goes_from_the_line_to_a_node_that_serves(node, redis_client) -> None:
+def test_page_and_command_show_the_same_line_with_an_address_that_machines_reach(node, settings) -> None:
+    settings.GREENSERVE_WEB_ADDRESS = WebAddress(None, "127.0.0.1", 8000)
     client = client_of("operator")
-    assert "greenserve node join http://testserver TOKEN --name box-1" in words(client, "/nodes/box-1/")
+    assert "GREENSERVE_WEB_HOST=0.0.0.0" in words(client, "/nodes/box-1/")
+    assert "GREENSERVE_WEB_HOST=0.0.0.0" in client.post("/nodes/box-1/join-token/").content.decode()
+    assert "works on this machine only" in CliRunner().invoke(node_command, ["token"]).stderr
+    settings.GREENSERVE_WEB_ADDRESS = WebAddress("https://dash.example", "127.0.0.1", 8000)
+    line = r"greenserve node join https://dash\.example (gsj_[\w-]+) --name box-1"
+    assert re.search(line, client.post("/nodes/box-1/join-token/").content.decode())
+    made = CliRunner().invoke(node_command, ["token", "--name", "box-1"])
+    found = re.search(line, made.stderr)
+    assert found is not None
+    assert made.stdout == f"{found[1]}\n"
+    assert "this machine only" not in made.stderr
+
+
+def test_page_goes_from_the_line_to_a_node_that_serves(node, redis_client, settings) -> None:
+    settings.GREENSERVE_WEB_ADDRESS = WebAddress("http://control", "127.0.0.1", 8000)
+    client = client_of("operator")
+    assert "greenserve node join http://control TOKEN --name box-1" in words(client, "/nodes/box-1/")
     assert "waits for its machine" in words(client)
     shown = client.post("/nodes/box-1/join-token/")
     assert "no-store" in shown.headers["Cache-Control"]
-    secret = re.search(r"node join http://testserver (gsj_[\w-]+) --name box-1", shown.content.decode())
+    secret = re.search(r"node join http://control (gsj_[\w-]+) --name box-1", shown.content.decode())
     assert secret is not None
     assert secret[1] not in words(client, "/nodes/box-1/")
     assert AuditEntry.objects.filter(action="create", user_id=get_user_model().objects.get().pk).exists()

@@ -24,6 +24,7 @@ from core.engine.gpu_type_fields import values_of
 from core.engine.gpu_types import SHIPPED
 from greenserve.commands.node import node as node_command
 from pools.access.audit import Actor
+from pools.agent import join_versions
 from pools.models import AuditEntry, Cluster, Gpu, GpuType, JoinToken, Node, Site
 from pools.registration import join_tokens
 from pools.writes import hash_secret
@@ -41,8 +42,8 @@ def cluster() -> Cluster:
     return Cluster.objects.create(site=site, name="main")
 
 
-def post(secret: str, name: str = "box-1", gpus: Any = (GPU,)) -> Any:
-    body = {"token": secret, "name": name, "driver": "570.00.01", "gpus": list(gpus)}
+def post(secret: str, name: str = "box-1", gpus: Any = (GPU,), **more: str) -> Any:
+    body = {"token": secret, "name": name, "driver": "570.00.01", "gpus": list(gpus), **more}
     return Client().post("/api/v1/nodes/join/", json.dumps(body), content_type="application/json")
 
 
@@ -77,6 +78,11 @@ def test_token_is_refused_when_it_was_used_has_expired_or_never_was(redis_client
     late, expired = join_tokens.issue(Actor(), where)
     JoinToken.objects.filter(pk=late.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
     assert "has expired" in wrong(post(expired, "box-2"))["token"]
+    assert "by the control plane's clock it is" in wrong(post(expired, "box-2"))["token"]
+    JoinToken.objects.filter(pk=late.pk).update(
+        created_at=timezone.now() + timedelta(hours=1), expires_at=timezone.now() + timedelta(hours=2)
+    )
+    assert "is not valid before" in wrong(post(expired, "box-2"))["token"]
     assert "is not known" in wrong(post("gsj_guessed", "box-2"))["token"]
     assert Node.objects.count() == 1
 
@@ -97,6 +103,17 @@ def test_token_stays_good_when_what_it_came_with_was_wrong(redis_client) -> None
     assert not Node.objects.filter(name="box-2").exists()
     assert post(another, gpus=[GPU, {**GPU, "uuid": "GPU-b", "index": 1}]).status_code == 201  # joins again, with more
     assert Gpu.objects.filter(node__name="box-1").count() == 2
+
+
+@pytest.mark.django_db
+def test_machine_is_refused_when_another_goes_by_its_name_or_its_program_is_too_new(redis_client) -> None:
+    where = cluster()
+    assert post(join_tokens.issue(Actor(), where)[1]).status_code == 201
+    _, secret = join_tokens.issue(Actor(), where)
+    other = {**GPU, "uuid": "GPU-z", "index": 1}
+    assert "another machine goes by its name" in wrong(post(secret, gpus=[other]))["name"]
+    assert "upgrade the control plane first" in wrong(post(secret, "box-2", [other], release="999.0.0"))["release"]
+    assert post(secret, "box-2", [other], release=join_versions.own()).status_code == 201
 
 
 SHEET = {
@@ -204,4 +221,4 @@ def test_command_joins_and_says_what_to_run(live_server, redis_client, boards: B
 
     again = command(boards, "join", live_server.url, secret, "--name", "box-2", "--keep", str(tmp_path / "var"))
     assert again.returncode == 1
-    assert "token: The join token was used; make one with `greenserve node token`" in again.stderr
+    assert "token: The join token was used, for node box-1; make one with `greenserve node token`" in again.stderr

@@ -53,6 +53,8 @@ def test_defaults_are_the_documented_ones_when_nothing_is_set(tmp_path: Path) ->
         ("GREENSERVE_WEB_PORT", "eighty", "port between 1 and 65535"),
         ("GREENSERVE_ORGANISATION", "x" * 101, "at most 100 letters"),
         ("GREENSERVE_URL", "dashboard", "https://host"),
+        ("GREENSERVE_PUBLIC_URL", "dash.example", "http://HOST:PORT"),
+        ("GREENSERVE_PUBLIC_URL", "https://dash.example/greenserve", "http://HOST:PORT"),
         ("GREENSERVE_WEB_PORT", "0", "port between 1 and 65535"),
         ("GREENSERVE_GATEWAY_PORT", "65536", "port between 1 and 65535"),
         ("GREENSERVE_GATEWAY_PROCESSES", "0", "between 1 and 64"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -208,6 +209,16 @@ async def test_body_is_bounded_by_its_length_and_by_what_comes(start: Start, pat
     assert stand.application.asked == 0
     assert (await stand.answer(chunked(path, b"x" * most) + b"0\r\n\r\n")).endswith(b"%d bytes" % most)
     assert stand.bodies.held_bytes == 0
+
+
+async def test_refused_body_is_a_problem_document_under_the_api(start: Start) -> None:
+    stand = await start()
+    answer = await stand.answer(post("/api/v1/sites/", 1001, b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"content-type: application/problem+json" in head.lower()
+    found = json.loads(body)
+    assert (found["status"], found["type"]) == (413, "urn:greenserve:problem:too_large")
+    assert "1000 bytes" in found["detail"]
 
 
 async def test_bodies_are_bounded_together(start: Start) -> None:
