@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -56,7 +56,10 @@ class ProcessHealth:
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """state: reporting | silent. `notes`: what it cannot do or measure, which is no fault."""
+    """state: reporting | silent. `notes`: what it cannot do or measure, which is no fault.
+
+    `unreachable`: the instances here that gateways do not reach, by uid: why, in words.
+    """
 
     name: str
     state: str
@@ -65,10 +68,11 @@ class NodeHealth:
     failed: tuple[str, ...]
     error: str
     notes: str = ""
+    unreachable: dict[str, str] = field(default_factory=dict)
 
     @property
     def calm(self) -> bool:
-        return self.state == "reporting" and not self.error and not self.failed
+        return self.state == "reporting" and not (self.error or self.failed or self.unreachable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +191,7 @@ def gather(now: datetime) -> Health:
         table_missing=messages.table is None and not messages.error,
         processes=judge_processes(messages.table, messages.beats, now_s),
         loops=loop_health.gather(now_s),
-        nodes=tuple(judge_node(name, messages.agents.get(name), now_s) for name in nodes),
+        nodes=tuple(judge_nodes(nodes, messages, now_s)),
         feeds=tuple(
             FeedHealth(feed, judge_feed(feed, feed.refresh_s or settings.GREENSERVE_CARBON_REFRESH_S, now_s))
             for feed in selectors.feeds(now_s)
@@ -248,10 +252,33 @@ def _is_late(row: wire.ProcessRow, beat: wire.Heartbeat | None, now_s: float) ->
     return must_beat and now_s - (row.started_at_s or 0.0) > START_S
 
 
-def judge_node(name: str, agent: wire.AgentState | None, now_s: float) -> NodeHealth:
+def judge_nodes(names: Sequence[str], messages: Messages, now_s: float) -> Iterator[NodeHealth]:
+    """Yields the nodes of these names, by what agents and gateways report."""
+    unreachable = unreachable_by_node(messages.beats, now_s)
+    for name in names:
+        yield judge_node(name, messages.agents.get(name), now_s, unreachable.get(name, {}))
+
+
+def unreachable_by_node(beats: Mapping[str, wire.Heartbeat], now_s: float) -> dict[str, dict[str, str]]:
+    """Returns by node and instance why gateways do not reach it. A gateway that is late says nothing of now."""
+    found: dict[str, dict[str, str]] = {}
+    for name, beat in sorted(beats.items()):
+        if now_s - beat.at_s > LATE_PERIODS * beat.period_s:
+            continue
+        for one in beat.unreachable:
+            words = f"{name} does not reach {one.url}: {one.why}, for {max(0.0, now_s - one.since_s):.0f} s"
+            known = found.setdefault(one.node, {})
+            known[one.uid] = f"{known[one.uid]}; {words}" if one.uid in known else words
+    return found
+
+
+def judge_node(
+    name: str, agent: wire.AgentState | None, now_s: float, unreachable: Mapping[str, str] | None = None
+) -> NodeHealth:
     """A node whose agent has not spoken for ten seconds is silent: nothing new is known of it."""
+    reach = dict(unreachable or {})
     if agent is None:
-        return NodeHealth(name, "silent", None, {}, (), "")
+        return NodeHealth(name, "silent", None, {}, (), "", unreachable=reach)
     age_s = max(0.0, now_s - agent.at_s)
     states: dict[str, int] = {}
     for instance in agent.instances:
@@ -260,7 +287,7 @@ def judge_node(name: str, agent: wire.AgentState | None, now_s: float) -> NodeHe
     only = f"measure only: {agent.measure_only}" if agent.measure_only else ""
     notes = "; ".join(filter(None, (only, *agent.notices)))
     state = "silent" if age_s > AGENT_SILENT_S else "reporting"
-    return NodeHealth(name, state, age_s, states, failed, agent.error, notes)
+    return NodeHealth(name, state, age_s, states, failed, agent.error, notes, reach)
 
 
 def judge_feed(feed: FeedState, refresh_s: float, now_s: float) -> str:

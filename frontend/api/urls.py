@@ -70,6 +70,7 @@ for kind, viewset in RESOURCES.items():
 app_name = "api"
 urlpatterns = [
     path("nodes/join/", nodes.JoinView.as_view(), name="nodes-join"),  # before the node that is called so
+    path("nodes/<str:name>/state/", nodes.NodeStateView.as_view(), name="state-of-node"),
     *router.urls,
     path("modes/<str:service>/advice/", advice.AdviceView.as_view(), name="advice"),
     path("previews/", advice.PreviewView.as_view(), name="previews"),

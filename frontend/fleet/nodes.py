@@ -187,7 +187,9 @@ def _find(request: HttpRequest, name: str) -> Node:
 @require_safe
 def node(request: HttpRequest, name: str) -> HttpResponse:
     found, now_s = _find(request, name), time.time()
-    state = health.judge_node(name, health.read_messages([name]).agents.get(name), now_s)
+    messages = health.read_messages([name])
+    (state,) = health.judge_nodes([name], messages, now_s)
+    agent = messages.agents.get(name)
     joined = {
         "node": found,
         "joining": joining.of(found, state, found.gpus.count()),
@@ -200,6 +202,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         | chart_pages.context(request, reverse("node-figures", args=[name]), CHARTS)
         | {
             "health": state,
+            "finds": None if agent is None else agent.finds,
             "silent_s": health.AGENT_SILENT_S,
             "gpus": _gpus(found, now_s),
             "instances": Instance.objects.filter(node=found)

@@ -45,6 +45,7 @@ def doctor(as_json: bool) -> None:
         found += database_roles(config)
         found += leading(config)
         found += fleet(config)
+        found += engines(config)
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in found], indent=2))
     else:
@@ -165,6 +166,34 @@ def fleet(config: env.Env) -> Iterator[Finding]:
         except (DatabaseError, redis.RedisError) as error:
             words = f"cannot be looked at: {str(error).splitlines()[0]}; is GreenServe up?"
             yield Finding("fleet", False, words, must=False)
+
+
+def engines(config: env.Env) -> Iterator[Finding]:
+    """Yields whether gateways reach the engines of every node; nothing where no database of ours is up."""
+    if not _database_is_up(config):
+        return
+    with database():
+        import time
+
+        from frontend import health
+
+        messages = health.read_messages([])
+        if messages.error:
+            yield Finding(
+                "gateways reach engines", False, f"not known: Redis does not answer ({messages.error})", must=False
+            )
+            return
+        if not any("gateway" in name for name in messages.beats):
+            yield Finding("gateways reach engines", False, "no gateway is heard; is GreenServe up?", must=False)
+            return
+        lost = [
+            f"{uid[:8]}{f' of node {node}' if node else ''}: {why}"
+            for node, found in health.unreachable_by_node(messages.beats, time.time()).items()
+            for uid, why in found.items()
+        ]
+        remedy = "see that a firewall lets gateways to --engine-ports, and --engine-host (docs/nodes.md)"
+        detail = f"{'; '.join(lost)}; {remedy}" if lost else "all that are ready"
+        yield Finding("gateways reach engines", not lost, detail, must=False)
 
 
 def _database_is_up(config: env.Env) -> bool:

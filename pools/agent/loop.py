@@ -279,6 +279,7 @@ class AgentLoop:
                 *(self._report_of_node.notices() if self._report_of_node else ()),
                 *(self._host.notices() if self._host else ()),
             ],
+            finds=self._report_of_node.finds() if self._report_of_node else None,
         )
         if not reachable:  # one time-out a tick is enough
             return state

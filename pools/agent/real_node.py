@@ -8,11 +8,13 @@ from typing import Protocol
 
 from core.engine.engine_launch import EngineLaunch
 from core.ports import GpuReading, InstanceRuntime, InstanceSpec, InstanceStatus, PermanentError
+from pools.wire import NodeFinds
 
 from .devices.actuator_client import SocketFrequencyActuator
 from .devices.dcgm import DcgmGpuMeter
 from .devices.declared import Declaration, DeclaredMeter, NoClocks
 from .vllm.launch import VllmOptions
+from .vllm.node_finder import NodeFinder
 from .vllm.runtime import VllmRuntime
 from .vllm.weights import WeightCache
 
@@ -71,12 +73,16 @@ class RealNode:
         self.engines = None if options is None else VllmRuntime(options, lambda: self.meter.uuids)
         self.runtime: InstanceRuntime = self.engines or MeasuredNode()
         self._weights = None if options is None else WeightCache(options)
+        self._finder = None if self.engines is None or options is None else NodeFinder(options, self.engines.program)
 
     def measure_only(self) -> str:
         return self.actuator.refusal()
 
     def notices(self) -> tuple[str, ...]:
         return (*self._noting.notices(), *self._of_engines())
+
+    def finds(self) -> NodeFinds | None:
+        return None if self._finder is None else self._finder.finds()
 
     def prepare(self, launches: Sequence[EngineLaunch]) -> None:
         if self._weights is not None:
@@ -86,6 +92,8 @@ class RealNode:
         """Lets go of meters and clocks. Engines run on: the next agent takes them over."""
         if self._weights is not None:
             self._weights.close()
+        if self._finder is not None:
+            self._finder.close()
         self.actuator.close()
         self._noting.close()
 

@@ -10,7 +10,7 @@ import msgspec
 
 from core.engine.engine_launch import EngineLaunch
 from core.ports import EngineReading, GpuReading, HostReading, InstanceStatus
-from pools.wire import DesiredInstance, GpuSampleRow, HostSampleRow, InstanceSampleRow, InstanceState
+from pools.wire import DesiredInstance, GpuSampleRow, HostSampleRow, InstanceSampleRow, InstanceState, NodeFinds
 
 from .reconcile import Trouble
 
@@ -24,6 +24,10 @@ class NodeReport(Protocol):
 
     def notices(self) -> tuple[str, ...]:
         """Returns what an operator should know of the node's meters."""
+        ...
+
+    def finds(self) -> NodeFinds | None:
+        """Returns what was found on the machine for engines; None: it starts none, or has not looked yet."""
         ...
 
     def prepare(self, launches: Sequence[EngineLaunch]) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -126,14 +126,19 @@ class RedisLink:
             raise StreamFull("the stream is full: its ingester is behind, or away")
 
     async def beat(
-        self, process: str, detail: str, open_requests: wire.OpenRequests, disk: wire.DiskState | None = None
+        self,
+        process: str,
+        detail: str,
+        open_requests: wire.OpenRequests,
+        disk: wire.DiskState | None = None,
+        unreachable: Sequence[wire.UnreachableEngine] = (),
     ) -> int:
         """Leaves a sign of life, and which requests are open. Returns how many gateways have done so recently.
 
         Gateways of several machines count apart, though they go by one name.
         """
         now_s, gateway = time.time(), wire.gateway_member(process, socket.gethostname())
-        heartbeat = wire.Heartbeat(process, now_s, HEARTBEAT_PERIOD_S, detail, disk)
+        heartbeat = wire.Heartbeat(process, now_s, HEARTBEAT_PERIOD_S, detail, disk, list(unreachable))
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.set(wire.alive_key(process), wire.encode(heartbeat), ex=wire.HEARTBEAT_TTL_S)
             pipe.set(wire.open_requests_key(gateway), wire.encode(open_requests), ex=wire.OPEN_REQUESTS_TTL_S)
@@ -315,12 +320,15 @@ async def keep_beating(
     view: FleetView,
     open_requests: Callable[[], wire.OpenRequests],
     disk_state: Callable[[], wire.DiskState],
+    unreachable: Callable[[], list[wire.UnreachableEngine]],
 ) -> None:
     beat = Repeated("the heartbeat", HEARTBEAT_PERIOD_S)
     while True:
         try:
+            engines = unreachable()
             detail = f"{view.ready_instances} instances ready"
-            view.gateways = max(1, await link.beat(process, detail, open_requests(), disk_state()))
+            detail += f", {len(engines)} cannot be reached" if engines else ""
+            view.gateways = max(1, await link.beat(process, detail, open_requests(), disk_state(), engines))
             beat.worked()
         except (RedisError, OSError) as error:
             beat.failed(error)

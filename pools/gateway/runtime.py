@@ -177,7 +177,7 @@ class GatewayRuntime:
         self.clocks.send = asks.put_nowait
         self.begin(redis_tasks.keep_asking(link, config.name, asks), "clock requests")
         beating = (link, config.name, self.fleet, self.intake.open_requests, self.journal.disk_state)
-        self.begin(redis_tasks.keep_beating(*beating), "heartbeat")
+        self.begin(redis_tasks.keep_beating(*beating, self.health.unreachable), "heartbeat")
 
     def begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Begins a task that goes on until `stop`."""

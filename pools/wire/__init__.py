@@ -25,6 +25,8 @@ Callers write `from pools import wire` and `wire.DesiredInstance`. Each name sta
 from pools.wire.agent_state import (
     AgentState,
     InstanceState,
+    ModelOnDisk,
+    NodeFinds,
 )
 from pools.wire.desired_state import (
     LONGEST_CLOCK_LEASE_S,
@@ -65,6 +67,7 @@ from pools.wire.process_table import (
     Heartbeat,
     ProcessRow,
     ProcessTable,
+    UnreachableEngine,
 )
 from pools.wire.redis_keys import (
     AGENT_STATE_TTL_S,
@@ -189,6 +192,8 @@ __all__ = [
     "LatencyLimits",
     "MeasuredEngine",
     "Message",
+    "ModelOnDisk",
+    "NodeFinds",
     "OpenRequests",
     "ProcessRow",
     "ProcessTable",
@@ -199,6 +204,7 @@ __all__ = [
     "RequestRow",
     "RequestTuning",
     "SimulationUpdate",
+    "UnreachableEngine",
     "WorkerRegistration",
     "agent_key",
     "alive_key",

@@ -40,6 +40,25 @@ class InstanceState(Message, frozen=True):
         return self.shape or self.model
 
 
+class ModelOnDisk(Message, frozen=True):
+    """Weights that engines of the node can be started with. `weights`: as a model card names them, by id or folder."""
+
+    weights: str
+    size_bytes: int
+
+
+class NodeFinds(Message, frozen=True):
+    """What the agent found on its machine for engines: vLLM's version, the options it lacks, and models' weights.
+
+    `vllm` is empty and `fault` says why, where the program tells no version. `missing`: no engine is started then.
+    """
+
+    vllm: str = ""
+    fault: str = ""
+    missing: list[str] = []
+    models: list[ModelOnDisk] = []
+
+
 class AgentState(Message, frozen=True):
     node: str
     boot: str
@@ -50,3 +69,4 @@ class AgentState(Message, frozen=True):
     metrics_url: str | None = None  # where the agent shows its metrics; None: it does not
     measure_only: str = ""  # why no clock can be set on this node; empty: clocks can be set
     notices: list[str] = []  # what its meters lack or disagree about; nothing that stops it
+    finds: NodeFinds | None = None  # None: it starts no engines, or has not looked yet

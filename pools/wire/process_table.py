@@ -40,11 +40,25 @@ class DiskState(Message, frozen=True):
     lost_at_s: float | None = None
 
 
+class UnreachableEngine(Message, frozen=True):
+    """An instance whose engine a gateway cannot reach: where, since when (Unix), and why, in words.
+
+    `node` is empty for a worker that registered itself.
+    """
+
+    uid: str
+    node: str
+    url: str
+    since_s: float
+    why: str
+
+
 class Heartbeat(Message, frozen=True):
-    """A sign of life of a process's own loop. It is late after `period_s` x 3."""
+    """A sign of life of a process's own loop. It is late after `period_s` x 3. `unreachable`: of a gateway."""
 
     process: str
     at_s: float
     period_s: float
     detail: str = ""
     disk: DiskState | None = None  # None: it writes nothing that must not be lost
+    unreachable: list[UnreachableEngine] = []

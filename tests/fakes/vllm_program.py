@@ -22,10 +22,18 @@ from typing import ClassVar
 TOKEN_S = 0.002
 
 
-def program(folder: Path) -> Path:
-    """An executable in the folder, as `vllm` of a virtual environment is."""
+def program(folder: Path, version: str = "0.32.0", help_text: str = "") -> Path:
+    """An executable in the folder, as `vllm` of a virtual environment is. `help_text`: what `serve --help=all` prints.
+
+    Without one it knows no `--help=all`.
+    """
     path = folder / "vllm"
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {Path(__file__)} "$@"\n')
+    page = folder / "help.txt"
+    page.write_text(help_text)
+    asked = f'if [ "$1" = --version ]; then echo "INFO it begins"; echo {version}; exit; fi\n'
+    asked += f'if [ "$2" = --help=all ]; then [ -s {page} ] && exec cat {page}; echo "no such topic" >&2; exit 2; fi\n'
+    asked += 'if [ "$2" = --help ]; then echo "usage: vllm serve [--host HOST]"; exit; fi\n'
+    path.write_text(f'#!/bin/sh\n{asked}exec {sys.executable} -I -S {Path(__file__)} "$@"\n')
     path.chmod(0o755)
     return path
 

@@ -1,10 +1,16 @@
-"""Machines that join the fleet: POST /api/v1/nodes/join/, with a join token in place of a signed-in person."""
+"""Machines that join the fleet: POST /api/v1/nodes/join/, with a join token in place of a signed-in person.
+
+And what is known of a node now: GET /api/v1/nodes/NAME/state/.
+"""
 
 from __future__ import annotations
 
+import time
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from django.conf import settings
+from django.http import Http404
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -13,7 +19,10 @@ from rest_framework.response import Response
 from rest_framework.status import HTTP_201_CREATED
 
 from core.engine.gpu_types import MOST_NAME, GpuType
+from frontend import health
+from pools.access import rights
 from pools.agent.join_messages import GpuOffer, NodeOffer
+from pools.models import Node
 from pools.registration import join_tokens
 
 from ..rest.base import View
@@ -102,6 +111,58 @@ class JoinView(View):
         whose = {"node": node.name, "cluster": str(node.cluster)}
         answer = {**whose, "broker_url": settings.AGENT_BROKER_URL, "notes": notes}
         return Response(answer, status=HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
+
+
+class ModelOnDiskSerializer(serializers.Serializer):
+    weights = serializers.CharField(help_text="As a model card names them: an id of Hugging Face, or a folder.")
+    size_bytes = serializers.IntegerField()
+
+
+class NodeFindsSerializer(serializers.Serializer):
+    """`vllm`: its version. `fault`: why no engine can be started. `missing`: options that this vLLM lacks."""
+
+    vllm = serializers.CharField()
+    fault = serializers.CharField()
+    missing = serializers.ListField(child=serializers.CharField())
+    models = ModelOnDiskSerializer(many=True)
+
+
+class UnreachableInstanceSerializer(serializers.Serializer):
+    uid = serializers.CharField()
+    why = serializers.CharField(help_text="Which gateways do not reach it, where and why.")
+
+
+class NodeStateSerializer(serializers.Serializer):
+    """A node now. `finds` is null where its agent starts no engines, has not looked yet, or is silent."""
+
+    node = serializers.CharField()
+    state = serializers.ChoiceField(health.NODE_STATES)
+    age_s = serializers.FloatField(allow_null=True, help_text="Since its agent's last report.")
+    error = serializers.CharField()
+    notes = serializers.CharField()
+    instances = serializers.DictField(child=serializers.IntegerField(), help_text="Counts by state.")
+    failed = serializers.ListField(child=serializers.CharField())
+    unreachable = UnreachableInstanceSerializer(many=True)
+    finds = NodeFindsSerializer(allow_null=True)
+
+
+class NodeStateView(View):
+    """What a node's agent reports of it, what it found on its machine, and which instances gateways do not reach."""
+
+    @extend_schema(responses=NodeStateSerializer)
+    def get(self, request: Request, name: str) -> Response:
+        """Returns the state of a node as it was last reported."""
+        if not Node.objects.filter(name=name, cluster__site__in=rights.sites_of(request.user)).exists():
+            raise Http404
+        messages = health.read_messages([name])
+        (state,) = health.judge_nodes([name], messages, time.time())
+        agent = messages.agents.get(name)
+        found = asdict(state) | {
+            "node": name,
+            "unreachable": [{"uid": uid, "why": why} for uid, why in state.unreachable.items()],
+            "finds": None if agent is None else agent.finds,
+        }
+        return Response(NodeStateSerializer(found).data)
 
 
 def _sheet(given: dict[str, Any] | None) -> GpuType | None:

@@ -18,6 +18,7 @@ from .engine_records import EngineRecord, Records
 from .launch import VllmOptions, command, environment, started_with
 from .probe import Probe
 from .vllm_control import VllmScheduler
+from .vllm_program import VllmProgram
 from .weights import weights_are_here
 
 logger = logging.getLogger(__name__)
@@ -43,11 +44,17 @@ class Engine:
     """
 
     def __init__(
-        self, record: EngineRecord, options: VllmOptions, records: Records, gone: Callable[[str], None]
+        self,
+        record: EngineRecord,
+        options: VllmOptions,
+        records: Records,
+        program: VllmProgram,
+        gone: Callable[[str], None],
     ) -> None:
         self.spec = record.spec
         self._options = options
         self._records = records
+        self._program = program
         self._recorded = True  # the disk has taken the newest record
         self._gone = gone
         self._record = record
@@ -159,6 +166,7 @@ class Engine:
         return found
 
     def _start(self) -> EngineProcess:
+        self._must_be_able_to_serve()
         options, log = self._options, self._options.log(self.spec.uid)
         for folder in (options.folder / "weights", options.socket(self.spec.uid).parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -171,6 +179,14 @@ class Engine:
             raise _Failed(f"{options.program} cannot be run: {error}") from error
         self._note(pid=process.pid, began_ticks=process.began, boot_id=boot_id(), start=start)
         return process
+
+    def _must_be_able_to_serve(self) -> None:
+        while (program := self._program.found()) is None:
+            self._show("starting", "vLLM is asked for its version and options")
+            self._look_for_orders(self._options.look_s)
+        self._show("starting")
+        if program.fault:
+            raise _Failed(program.fault)
 
     def _become_ready(self) -> None:
         began_s, taken_over = time.monotonic(), self._record.state != "starting"

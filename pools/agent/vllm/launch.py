@@ -34,6 +34,7 @@ class VllmOptions:
         offline: Weights must be on the node already; else they are fetched at the first start and kept.
         sleep: Engines can sleep: that opens vLLM's endpoints for development on the engine's port.
         plugin: Engines run GreenServe's scheduler, whose limits can be changed live.
+        model_folders: Where weights are looked for, beside the engines' cache and Hugging Face's.
         kv_store: A folder, best in memory, through which engines of this node hand requests to each other; None: they
             do not, and no request is split here.
         start_within_s: Until the first token, the fetching of weights included.
@@ -54,6 +55,7 @@ class VllmOptions:
     offline: bool = False
     sleep: bool = False
     plugin: bool = False
+    model_folders: tuple[Path, ...] = ()
     kv_store: Path | None = None
     start_within_s: float = 3600.0
     drain_within_s: float = 900.0

@@ -16,6 +16,7 @@ from core.ports import EngineLimits, InstanceSpec, InstanceStatus, PermanentErro
 from .engine import Engine
 from .engine_records import EngineRecord, Records
 from .launch import VllmOptions, command
+from .vllm_program import VllmProgram
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class VllmRuntime:
             raise PermanentError(f"--engines {options.folder}: too long for sockets; give a shorter folder")
         self._options = options
         self._gpus = gpus
+        self.program = VllmProgram(options)
         self._records = Records(options.folder / "engines")
         self._engines: dict[str, Engine] = {}
         self._lock = threading.Lock()
@@ -101,7 +103,7 @@ class VllmRuntime:
             return tuple(sorted({engine.version for engine in self._engines.values() if engine.version}))
 
     def _add(self, record: EngineRecord) -> None:
-        engine = Engine(record, self._options, self._records, self._forget)
+        engine = Engine(record, self._options, self._records, self.program, self._forget)
         with self._lock:
             self._engines[record.spec.uid] = engine
         engine.begin()

@@ -35,6 +35,11 @@ def click_options() -> list[click.Option]:
         ),
         click.Option(["--vllm-env"], multiple=True, help="Variable of every engine, NAME=VALUE; may be repeated."),
         click.Option(
+            ["--model-folder"],
+            multiple=True,
+            help="Folder with models' weights, itself or one level below, that the node's page lists; may be repeated.",
+        ),
+        click.Option(
             ["--weights-keep-free-gb"],
             type=click.FloatRange(0.0),
             default=50.0,
@@ -111,6 +116,7 @@ def vllm_options(values: dict[str, Any], by_uuid: bool, redis_url: str = "") -> 
         offline=bool(values.get("vllm_offline")),
         sleep=bool(values.get("vllm_sleep")),
         plugin=values.get("vllm_scheduler") == "greenserve",
+        model_folders=tuple(Path(folder).absolute() for folder in values.get("model_folder") or ()),
         kv_store=Path(values["vllm_kv_store"]).absolute() if values.get("vllm_kv_store") else None,
         start_within_s=float(values.get("engine_start_s") or 3600.0),
         keep_free_bytes=1e9 * float(50.0 if (gb := values.get("weights_keep_free_gb")) is None else gb),

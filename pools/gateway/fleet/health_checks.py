@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import defaultdict
+
+from pools import wire
 
 from .engine_probe import EngineProbe, Finding
 from .instance import Instance
@@ -22,6 +25,7 @@ PERIOD_S = 2.0
 TIMEOUT_S = 1.0
 FAILURES = 2  # in a row: then an instance leaves rotation
 MOST_AT_ONCE = 64
+MOST_REPORTED = 50
 
 
 class HealthChecks:
@@ -32,6 +36,7 @@ class HealthChecks:
         self._probe = EngineProbe(TIMEOUT_S)
         self._room = asyncio.Semaphore(MOST_AT_ONCE)
         self._failures: dict[str, int] = defaultdict(int)  # in a row, by instance
+        self._unreachable: dict[str, wire.UnreachableEngine] = {}
         self._silent_nodes: set[str] = set()
         self._panicking: set[tuple[str, int]] = set()
         self.panics = 0
@@ -51,6 +56,10 @@ class HealthChecks:
     def panicking(self) -> int:
         """Classes of services of which most instances do not look well: all of them get requests."""
         return len(self._panicking)
+
+    def unreachable(self) -> list[wire.UnreachableEngine]:
+        """Returns the instances whose engines were asked and not reached, those that have been for longest first."""
+        return sorted(self._unreachable.values(), key=lambda one: one.since_s)[:MOST_REPORTED]
 
     async def keep(self) -> None:
         """Asks those that are to be asked, now and then, until it is cancelled."""
@@ -78,22 +87,28 @@ class HealthChecks:
             log.error("most instances of '%s' (class %d) do not look well: all of them get requests", name, rank)
         self._panicking = panicking
         uids = {i.uid for i in instances}
-        for uid in set(self._failures) - uids:
-            del self._failures[uid]
+        for known in (self._failures, self._unreachable):
+            for uid in known.keys() - uids:
+                del known[uid]
 
     async def check(self) -> None:
-        """Asks once every instance of which there is doubt. Takes a time-out for each 64 that do not answer."""
+        """Asks once every instance of which there is doubt. Takes a time-out for each 64 that do not answer.
+
+        One that is new is asked before its first request: its node reaches it, and that does not mean that we do.
+        """
         await asyncio.gather(*(self._ask(i) for i in self._view.instances() if self._is_doubtful(i)))
 
-    @staticmethod
-    def _is_doubtful(instance: Instance) -> bool:
+    def _is_doubtful(self, instance: Instance) -> bool:
         proven = instance.proves_itself()
-        return bool(instance.health.ejections) or instance.suspect or (instance.silent and not proven)
+        new = instance.answered_s == -math.inf and not instance.health.successes
+        doubtful = bool(instance.health.ejections) or instance.suspect or (instance.silent and not proven)
+        return doubtful or new or instance.uid in self._unreachable
 
     async def _ask(self, instance: Instance) -> None:
         async with self._room:
             finding = await self._probe.ask(instance.url)
         was_lost = instance.lost
+        self._note(instance, finding)
         if finding.wrong:
             self._failed(instance, finding)
         else:
@@ -106,6 +121,16 @@ class HealthChecks:
                 "instance %s %s", instance.uid, f"is lost: {finding.wrong}" if instance.lost else "is found again"
             )
             self._view.apply_again()
+
+    def _note(self, instance: Instance, finding: Finding) -> None:
+        known = self._unreachable.pop(instance.uid, None)
+        if finding.wrong:
+            since_s = time.time() if known is None else known.since_s
+            self._unreachable[instance.uid] = wire.UnreachableEngine(
+                instance.uid, instance.node, instance.url, since_s, finding.wrong
+            )
+        if known is None and finding.wrong:
+            log.warning("instance %s at %s cannot be reached: %s", instance.uid, instance.url, finding.wrong)
 
     def _failed(self, instance: Instance, finding: Finding) -> None:
         """What refuses is out at once, as when it refuses a request; with a silent agent it is soon taken for lost."""

@@ -53,6 +53,10 @@ def every() -> dict[str, wire.Message]:
         wire.alive_key("ingester"): wire.Heartbeat(
             *("ingester", NOW_S, 2.0, "3 batches"), wire.DiskState("No space left on device", 72, 3, NOW_S)
         ),
+        wire.alive_key("gateway"): wire.Heartbeat(
+            *("gateway", NOW_S, 2.0, "1 instances ready, 1 cannot be reached", wire.DiskState()),
+            [wire.UnreachableEngine(UID, NODE, "http://10.0.0.5:18400", NOW_S, "the connection is refused")],
+        ),
         wire.simulation_key("7"): wire.SimulationUpdate(3_600.0, 1.0, {"energy_j": 1.5e6, "iterations": 10}, ""),
     }
 
@@ -147,6 +151,9 @@ def _agent() -> wire.AgentState:
         *(NODE, "boot-1", NOW_S, 9, [instance], "one GPU is silent", "http://127.0.0.1:9100/metrics"),
         measure_only="no permission to set clocks",
         notices=["no memory temperature"],
+        finds=wire.NodeFinds(
+            "0.32.0", "vLLM 0.32.0 lacks an option", ["--shutdown-timeout"], [wire.ModelOnDisk("org/model", 1 << 34)]
+        ),
     )
 
 

@@ -11,6 +11,8 @@ from click.testing import CliRunner
 from django.contrib.auth import get_user_model
 from django.test import Client
 
+from greenserve import env
+from greenserve.commands import doctor
 from greenserve.commands.node import node as node_command
 from pools import wire
 from pools.models import AuditEntry, Cluster, JoinToken, Membership, Node, Site
@@ -32,6 +34,39 @@ def node(db, redis_client) -> Node:
     site = Site.objects.create(name="oslo", label="Oslo", grid_zone="NO1")
     cluster = Cluster.objects.create(site=site, name="main")
     return Node.objects.create(cluster=cluster, name="box-1", schedulable=False)
+
+
+def test_page_rest_and_doctor_show_what_the_node_has_and_what_gateways_do_not_reach(
+    node, redis_client, monkeypatch
+) -> None:
+    finds = wire.NodeFinds("0.6.1", "vLLM 0.6.1 lacks --port", ["--port"], [wire.ModelOnDisk("org/model", 3 << 30)])
+    state = wire.AgentState("box-1", "boot", time.time(), None, [], finds=finds)
+    redis_client.set(wire.agent_key("box-1"), wire.encode(state), ex=30)
+    uid, why = "5f0c2f4e-8a4e-4c1e-9d0b-0c6f6c2b7a11", "the connection is refused"
+    lost = wire.UnreachableEngine(uid, "box-1", "http://10.0.0.5:18400", time.time(), why)
+    beat = wire.Heartbeat("gateway", time.time(), 60.0, unreachable=[lost])
+    redis_client.set(wire.alive_key("gateway"), wire.encode(beat), ex=30)
+    client = client_of("viewer")
+    for path in ("/nodes/box-1/", "/health/"):
+        assert f"gateway does not reach http://10.0.0.5:18400: {why}" in words(client, path)
+    assert "vLLM 0.6.1 lacks --port" in (page := words(client, "/nodes/box-1/"))
+    assert "org/model" in page
+    found = client.get("/api/v1/nodes/box-1/state/").json()
+    assert (found["node"], found["state"], found["unreachable"][0]["uid"]) == ("box-1", "reporting", uid)
+    models = [{"weights": "org/model", "size_bytes": 3 << 30}]
+    assert found["finds"] == {"vllm": "0.6.1", "fault": finds.fault, "missing": ["--port"], "models": models}
+    assert client.get("/api/v1/nodes/none/state/").status_code == 404
+
+    monkeypatch.setattr(doctor, "_database_is_up", lambda _: True)
+    (finding,) = doctor.engines(env.read())
+    assert not finding.ok
+    assert f"5f0c2f4e of node box-1: gateway does not reach http://10.0.0.5:18400: {why}" in finding.detail
+    redis_client.set(wire.alive_key("gateway"), wire.encode(wire.Heartbeat("gateway", time.time(), 60.0)), ex=30)
+    (finding,) = doctor.engines(env.read())
+    assert finding.ok
+    redis_client.delete(wire.alive_key("gateway"))
+    (finding,) = doctor.engines(env.read())
+    assert "no gateway is heard" in finding.detail
 
 
 def words(client: Client, path: str = "/nodes/box-1/?part=joining") -> str:

@@ -35,6 +35,7 @@ OTHERS = {  # by the pattern's name: what is no list of the router's
     "tenant-bill": ["tenants/acme/bill/"],
     "schema": ["schema/"],
     "docs": ["docs/"],
+    "state-of-node": ["nodes/n1/state/"],
     "nodes-join": [],  # only POST
     "nothing": [],
 }

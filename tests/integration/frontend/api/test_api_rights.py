@@ -46,6 +46,7 @@ VIEWS = {  # addresses that are no resource, with what reading needs; a POST the
     "tenant-use": ["acme"],
     "tenant-bill": ["acme"],
     "overheads": [],
+    "state-of-node": ["n1"],
     "shipped-gpu-types": [],
     "period-figures": [],
     "scenario": [],

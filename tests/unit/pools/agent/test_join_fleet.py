@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,10 +18,10 @@ import pytest
 from core.ports import AdapterError, PermanentError, RetryableError
 from pools.agent import join_faults, join_fleet, join_versions
 from pools.agent.join_messages import NodeOffer
+from tests.fakes.certificates import self_signed
 from tests.fakes.loopback import QuietHandler, listening
 
 OFFER = NodeOffer("gsj_secret", "box-1", "570", [])
-OPENSSL = shutil.which("openssl")
 PROBLEM = "application/problem+json"
 
 
@@ -125,14 +123,7 @@ def test_address_is_refused_when_it_is_none(url: str) -> None:
 
 
 def test_certificate_is_named_when_it_is_not_trusted(tmp_path: Path) -> None:
-    if OPENSSL is None:
-        pytest.skip("needs the program openssl to make a certificate")
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=control")
-    words = [OPENSSL, "req", "-x509", *curve, "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(words, check=True, capture_output=True, timeout=20)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context = self_signed(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

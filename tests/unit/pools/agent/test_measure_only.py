@@ -29,6 +29,8 @@ class FakeReport:
 
     def prepare(self, launches: object) -> None: ...
 
+    def finds(self) -> None: ...
+
     def notices(self) -> tuple[str, ...]:
         return ("G0 does not tell: energy counter",)
 

@@ -48,5 +48,3 @@ def test_own_address_is_that_of_the_interface_that_leads_to_the_host() -> None:
     assert own_address.towards("127.0.0.1") == "127.0.0.1"
     assert own_address.towards("localhost") in ("127.0.0.1", "::1")
     assert not any(map(own_address.is_loopback, own_address.outward()))
-    with pytest.raises(OSError, match=r"not known|No address|failure"):
-        own_address.towards("no-such-host.invalid")

@@ -56,8 +56,10 @@ async def house() -> AsyncIterator[Make]:
 
 async def test_engines_are_asked_only_while_there_is_doubt(house: Make) -> None:
     one = await house()
-    await one.checks.check()
-    assert not one.engine.received, "its agent is heard"
+    for _ in range(2):
+        await one.checks.check()
+    assert [request.path for request in one.engine.received] == ["/health"], "it was new, and its agent is heard"
+    one.engine.received.clear()
     one.fall_silent()
     (instance,) = one.ready
     instance.health.worked()
@@ -123,6 +125,38 @@ async def test_unreachable_instance_is_in_again_as_soon_as_it_answers(house: Mak
     instance.health.failed(time.monotonic(), refused=True)
     await one.checks.check()
     assert instance.health.ejections == 0, "its agent is heard all the time, and need not be waited for"
+
+
+async def test_new_instance_that_cannot_be_reached_gets_no_request_and_the_reason_is_reported(
+    house: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = await house(DEAD)
+    await one.checks.check()
+    assert [i.health.usable(time.monotonic()) for i in one.ready] == [True, False], "its agent is heard all the time"
+    (found,) = one.checks.unreachable()
+    assert (found.url, found.node) == (DEAD, one.ready[1].node)
+    assert "the connection is refused" in found.why
+    await one.checks.check()
+    assert one.checks.unreachable() == [found], "since the same moment"
+    assert sum("cannot be reached" in record.getMessage() for record in caplog.records) == 1
+    one.view.apply(FakeFleet([one.engine.url]).fleet(), FakeFleet([one.engine.url]).states(), time.monotonic())
+    one.checks.look(time.monotonic())
+    assert one.checks.unreachable() == [], "it is gone"
+
+
+async def test_instance_is_reported_until_it_answers(house: Make) -> None:
+    one = await house()
+    port = one.engine.port
+    await one.engine.stop()
+    await one.checks.check()
+    assert len(one.checks.unreachable()) == 1
+    await one.engine.start(port)
+    one.engine.status = 503
+    await one.checks.check()
+    assert one.checks.unreachable()[0].why == "/health answers 503"
+    one.engine.status = 200
+    await one.checks.check()
+    assert one.checks.unreachable() == []
 
 
 async def test_snapshot_of_an_earlier_life_serves_once_its_engines_answer(house: Make) -> None:
