@@ -133,7 +133,7 @@ class InstanceStatus:
     `laxity`: it can order by laxity, and reads what it needs for that in `vllm_xargs` (docs/plugin.md). `kv_connector`:
     through which it hands caches to engines of the same one; empty: it cannot. `start`: warm (the weights were on the
     node) | cold (they had to be fetched); empty: not known. `advertised`: where gateways reach it; empty: at `url`, as
-    its node does.
+    its node does. `key`: what its clients have to send; empty: nothing.
     """
 
     uid: str
@@ -149,6 +149,7 @@ class InstanceStatus:
     kv_connector: str = ""
     start: str = ""
     advertised: str = ""
+    key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from greenserve import mail, oidc
-from pools import redis_address
+from pools import redis_address, redis_safety
 from pools.agent.devices.host.polled_power import DeclaredPowerMeter
 from pools.gateway.http import connection_options
 from pools.gateway.http.connections import networks
@@ -84,6 +84,11 @@ class Env:
     session_idle_minutes: float = 60.0  # and without its person doing anything
     organisation: str = "GreenServe"  # who issues reports
     database_owner_url: str | None = field(default=None, repr=False)  # who migrates; None: the same as works
+    redis_insecure: bool = False  # a Redis over TCP without a password or TLS is taken, too
+    engine_authority: Path | None = None  # who may sign certificates of engines; None: whom the system trusts
+    worker_key_file: Path | None = (
+        None  # with what workers ask for that register themselves; None: they ask for nothing
+    )
     api_url: str | None = None  # of the dashboard whose REST API commands use; None: this machine's
     api_token: Secret | None = None  # a person's access token for it
     https: bool = False  # people come by https
@@ -244,6 +249,9 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         ),
         organisation=get("GREENSERVE_ORGANISATION", "GreenServe", _line(100), "give a name of at most 100 letters"),
         database_owner_url=owner_url,
+        redis_insecure=get(redis_safety.VARIABLE, False, _flag, "write 1 or 0"),
+        engine_authority=get("GREENSERVE_ENGINE_AUTHORITY", None, _file, "give the whole path of a PEM file"),
+        worker_key_file=get("GREENSERVE_WORKER_KEY_FILE", None, _file, "give the whole path of a file with the key"),
         api_url=get("GREENSERVE_URL", None, _url("http://", "https://"), "write https://host of the dashboard"),
         api_token=_hidden(values, "GREENSERVE_TOKEN", _secret, "give a person's access token, whole"),
         https=https,
@@ -489,6 +497,13 @@ def _networks(raw: str) -> str:
 def _folder(raw: str) -> Path:
     path = Path(raw)
     if not path.is_absolute():
+        raise ValueError
+    return path
+
+
+def _file(raw: str) -> Path:
+    path = Path(raw)
+    if not path.is_absolute() or not path.is_file():
         raise ValueError
     return path
 

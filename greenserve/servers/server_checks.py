@@ -13,7 +13,7 @@ programme and the release notes of each server:
 from __future__ import annotations
 
 from greenserve.process import StartError
-from pools import redis_address
+from pools import redis_address, redis_safety
 from pools.masking import masked
 
 POSTGRES_PATCHED = ((14, 24), (15, 19), (16, 15), (17, 11), (18, 6))
@@ -45,9 +45,12 @@ def _ask_postgres(url: str, timeout_s: int, variable: str) -> tuple[int, str]:
         raise StartError(masked(f"{variable}: {str(error).splitlines()[0]}", url)) from None
 
 
-def redis(url: str) -> str:
-    """Raises StartError."""
+def redis(url: str, insecure: bool = False) -> str:
+    """`insecure`: see `redis_safety`. Raises StartError."""
     import redis as client
+
+    if fault := redis_safety.fault(url, insecure):
+        raise StartError(f"REDIS_URL: {fault}")
 
     try:
         with redis_address.connect(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S) as connection:

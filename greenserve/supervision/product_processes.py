@@ -14,7 +14,7 @@ from core.engine.gpu_types import GpuType
 from greenserve import env
 from greenserve.process import Spec
 from greenserve.servers import embedded
-from pools import wire
+from pools import redis_safety, wire
 
 
 def redis_url(config: env.Env) -> str:
@@ -78,6 +78,7 @@ def _gateway(config: env.Env, name: str, *share: str) -> Spec:
         *("--web-url", env.local_url(config.web_host, config.web_port)),
         *(() if config.worker_token is None else ("--worker-token-file", str(worker_token_file(config)))),
         *("--worker-hosts", config.worker_hosts),
+        *_engines(config),
         *(() if config.metrics_token is None else ("--metrics-token-file", str(metrics_token_file(config)))),
         *(("--media-hosts", config.media_hosts) if config.media_hosts else ()),
         *(("--pass-fields", config.pass_fields) if config.pass_fields else ()),
@@ -86,6 +87,15 @@ def _gateway(config: env.Env, name: str, *share: str) -> Spec:
         rank=2,
         stop_timeout_s=12.0,
         secrets=False,
+    )
+
+
+def _engines(config: env.Env) -> tuple[str, ...]:
+    """Returns how gateways and engines know each other, and what Redis they may use."""
+    return (
+        *(() if config.engine_authority is None else ("--engine-authority", str(config.engine_authority))),
+        *(() if config.worker_key_file is None else ("--worker-key-file", str(config.worker_key_file))),
+        *((redis_safety.OPTION,) if config.redis_insecure else ()),
     )
 
 
@@ -100,6 +110,7 @@ def picker(config: env.Env, port: int) -> Spec:
         *(("--name", wire.process_name("picker", config.plane)) if config.plane else ()),
         *("--spool", str(config.var_dir / "spool" / "picker"), "--state", str(config.var_dir / "learned")),
         *("--worker-hosts", config.worker_hosts),
+        *_engines(config),
         *(() if metrics is None else ("--metrics-port", str(metrics))),
         *(("--media-hosts", config.media_hosts) if config.media_hosts else ()),
         *(("--pass-fields", config.pass_fields) if config.pass_fields else ()),
@@ -149,7 +160,8 @@ def agent(config: env.Env, node: str, port: int) -> Spec:
     spool = ("--spool", str(config.var_dir / "spool" / "agents" / node))
     celery = ("-m", "celery", "-A", "pools.agent.app")
     host = () if config.simulated_host is None else ("--overhead", config.simulated_host)
-    words = (*celery, *worker, *quiet, *ours, *spool, *host)
+    redis = (redis_safety.OPTION,) if config.redis_insecure else ()
+    words = (*celery, *worker, *quiet, *ours, *spool, *host, *redis)
     return _python(config, f"node.{node}", *words, secrets=False, BROKER_URL=broker_url(config))
 
 

@@ -127,7 +127,7 @@ def start_servers(config: env.Env, supervisor: Supervisor, report: Callable[[str
     if config.redis_url is None:
         started.append(supervisor.start(embedded.redis(config.var_dir)))
     else:
-        report(server_checks.redis(config.redis_url))
+        report(server_checks.redis(config.redis_url, config.redis_insecure))
     for child in started:
         embedded.wait_ready(child, SERVER_WITHIN_S)
     _check_stop(supervisor)

@@ -23,7 +23,7 @@ from celery import Celery, bootsteps
 
 from core.engine.profiles import Profile, ProfileError, load_profiles
 from core.ports import PermanentError
-from pools import masking, redis_address
+from pools import masking, redis_address, redis_safety
 from pools.actuator.actuator_protocol import DEFAULT_SOCKET
 
 from .agent_metrics import Board, serve
@@ -39,6 +39,7 @@ from .http_client import HttpClient
 from .loop import PERIOD_S, AgentLoop
 from .real_node import RealNode, amd_node, dcgm_node, declared_node, nvml_node
 from .redis_link import RedisLink, redis_url
+from .vllm.engine_access import OPEN
 from .vllm.vllm_metrics import VllmMetrics
 from .vllm.vllm_options import click_options, vllm_options
 
@@ -146,9 +147,11 @@ class AgentStep(bootsteps.StartStopStep):
         power: str = "20:65",
         spool: str | None = None,
         period_s: float = PERIOD_S,
+        redis_insecure: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(worker, **options)
+        self._redis_insecure = redis_insecure
         self._spool = spool
         self._period_s = period_s
         self._options = options
@@ -173,6 +176,8 @@ class AgentStep(bootsteps.StartStopStep):
     def start(self, worker: Any) -> None:
         assert self._node is not None
         url = redis_url(worker.app.conf.broker_url)
+        if fault := redis_safety.fault(url, self._redis_insecure):
+            raise click.UsageError(f"BROKER_URL: {fault}")
         adapters, self._end_adapters = self._adapters(url)
         host = self._host = self._host_energy()
         masking.mask_logs(*masking.passwords(url))
@@ -184,9 +189,7 @@ class AgentStep(bootsteps.StartStopStep):
             self._node,
             secrets.token_hex(8),
             **adapters,
-            metrics=VllmMetrics(),
             link=RedisLink(url, self._node),
-            sampler=VllmMetrics(),
             requests=requests,
             profiles=_read_profiles(self._profiles),
             board=board,
@@ -216,7 +219,9 @@ class AgentStep(bootsteps.StartStopStep):
         if self._gpus != "sim":
             node = self._real_node(url)
             parts = {"meter": node.meter, "actuator": node.actuator, "runtime": node.runtime, "report": node}
-            return {**parts, "control": node.engines}, node.close
+            access = node.engines.access if node.engines else lambda uid: OPEN
+            reads = {"metrics": VllmMetrics(access=access), "sampler": VllmMetrics(access=access)}
+            return {**parts, **reads, "control": node.engines}, node.close
         if self._control is None:
             raise click.UsageError("--node needs --control, a simulated node's control API, or --gpus nvml")
         client = HttpClient(self._control, TIMEOUT_S)
@@ -225,6 +230,8 @@ class AgentStep(bootsteps.StartStopStep):
             "actuator": SimFrequencyActuator(client),
             "runtime": SimInstanceRuntime(client),
             "control": SimEngineControl(client),
+            "metrics": VllmMetrics(),
+            "sampler": VllmMetrics(),
         }, client.close
 
     def _host_energy(self) -> HostEnergy | None:
@@ -324,6 +331,9 @@ app.user_options["worker"].add(
     click.Option(
         ["--power"], default="20:65", help="Watts of the machine, idle and busy: IDLE:FULL, declared (cpu only)."
     )
+)
+app.user_options["worker"].add(
+    click.Option([redis_safety.OPTION], is_flag=True, help="Take a Redis over TCP without a password or TLS, too.")
 )
 app.user_options["worker"].add(
     click.Option(["--period-s"], type=float, default=PERIOD_S, hidden=True, help="How often it ticks; tests, oftener.")

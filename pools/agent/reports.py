@@ -112,6 +112,7 @@ def instance_state(
         kv_connector="" if status is None else status.kv_connector,
         start="" if status is None else status.start,
         shape=item.shape,
+        engine_key="" if status is None else status.key,
     )
 
 

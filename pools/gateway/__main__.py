@@ -37,7 +37,7 @@ GC_THRESHOLD = 20_000  # new objects: each request makes some hundred, nearly al
 def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = _config(arguments)
-    masking.mask_logs(*masking.passwords(config.redis_url), config.worker_token)
+    masking.mask_logs(*masking.passwords(config.redis_url), config.worker_token, config.worker_key)
     try:
         return uvloop.run(_serve(config))
     except OSError as error:
@@ -109,6 +109,7 @@ def _config(arguments: list[str] | None) -> Config:
         default=WorkerHosts(),
         help="where they may be: addresses, networks, names, *.domains, 'private' (the default); with commas between",
     )
+    secret_arguments.add_engines(parser)
     connection_options.add_arguments(parser)
     client_fields.add_arguments(parser)
     parser.add_argument(
@@ -118,6 +119,7 @@ def _config(arguments: list[str] | None) -> Config:
         help="file with the token for /metrics; without it they are for this machine alone",
     )
     given = parser.parse_args(arguments)
+    secret_arguments.check_redis(parser, given)
     if given.share is not None and not given.port:
         parser.error("--share needs a --port that all of them know")
     return Config(
@@ -131,6 +133,8 @@ def _config(arguments: list[str] | None) -> Config:
         web_url=given.web_url,
         worker_token=given.worker_token,
         worker_hosts=given.worker_hosts,
+        worker_key=given.worker_key,
+        engine_trust=given.engine_trust,
         tokenizers=dict(given.tokenizer),
         limits=HttpLimits(max_body_bytes=given.max_body_bytes),
         all_clients=_within_files(connection_options.from_arguments(given)),

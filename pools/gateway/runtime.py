@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import ssl
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
@@ -55,6 +56,10 @@ class GatewayRuntimeConfig:
     tokenizers: Mapping[str, Path] = field(default_factory=dict)  # by service; before the model cards'
     redis_url: str | None = None  # None: no snapshot, no shipping (tests put a snapshot in force themselves)
     worker_hosts: WorkerHosts = field(default_factory=WorkerHosts)  # where workers may be that register themselves
+    worker_key: str | None = field(default=None, repr=False)  # what those ask for; None: nothing
+    engine_trust: ssl.SSLContext | None = (
+        None  # whose certificates of engines count; None: those that the system trusts
+    )
 
 
 class GatewayRuntime:
@@ -80,7 +85,7 @@ class GatewayRuntime:
         self._shipper: Shipper | None = None
         self._refresher: redis_tasks.Refresher | None = None
         self.broken = False
-        self.workers = Workers(config.worker_hosts)
+        self.workers = Workers(config.worker_hosts, config.engine_trust, config.worker_key)
         boosted = BoostedLengthPredictor()
         self.fleet = FleetView()
         self.metrics = Metrics()
@@ -99,7 +104,7 @@ class GatewayRuntime:
         router = Router(self.metrics.routing_s, config.rng)
         self.dispatcher = Dispatcher(self.fleet, router, self.classifier, before_gate(self.gate))
         self.emergencies = Emergencies(self.dispatcher, self.clocks)
-        self.health = HealthChecks(self.fleet)
+        self.health = HealthChecks(self.fleet, config.engine_trust)
         self.hung = HungEngines(self.dispatcher)
         self.early = EarlyMoves(self.dispatcher, router)
         self.intake = Intake(self.fleet, self.classifier, self.journal, self.metrics)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import ssl
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
+
+from pools import redis_safety
+from pools.engine_trust import trust_in
 
 
 def add_redis(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +18,40 @@ def add_redis(parser: argparse.ArgumentParser) -> None:
     ways.add_argument(
         "--redis-url-file", dest="redis_url", type=from_file, help="file with that address, which may have a password"
     )
+
+    parser.add_argument(
+        redis_safety.OPTION, action="store_true", help="take a Redis over TCP without a password or TLS, too"
+    )
+
+
+def check_redis(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """Ends the program with one line where the Redis that is given may not be used."""
+    if fault := redis_safety.fault(given.redis_url, given.redis_insecure):
+        parser.error(fault)
+
+
+def add_engines(parser: argparse.ArgumentParser) -> None:
+    """Adds what gateways show engines and ask them for: `worker_key` and `engine_trust`."""
+    parser.add_argument(
+        "--worker-key-file",
+        dest="worker_key",
+        type=from_file,
+        help="file with the API key that workers ask for which register themselves; without it they ask for none",
+    )
+    parser.add_argument(
+        "--engine-authority",
+        dest="engine_trust",
+        type=_trust,
+        metavar="FILE",
+        help="PEM file with certificates of who may sign those of engines; without it: whom the system trusts",
+    )
+
+
+def _trust(path: str) -> ssl.SSLContext:
+    try:
+        return trust_in(Path(path))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def from_file(path: str) -> str:

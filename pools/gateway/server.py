@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from .http.client_protocol import ClientConnection
 from .http.connections import ConnectionLimits, Connections
 from .http.listener import Listener
 from .http.request import HttpLimits
+from .http.upstream import UpstreamPool
 from .relay.exchange import Timeouts
 from .relay.web_relay import WebProcess
 from .requests.client_fields import ClientFields
@@ -40,6 +42,10 @@ class Config:
     redis_url: str | None = None  # None: no snapshot, no shipping (tests put a snapshot in force themselves)
     worker_token: str | None = None  # None: workers cannot register themselves
     worker_hosts: WorkerHosts = field(default_factory=WorkerHosts)
+    worker_key: str | None = field(default=None, repr=False)  # what those ask for; None: nothing
+    engine_trust: ssl.SSLContext | None = (
+        None  # whose certificates of engines count; None: those that the system trusts
+    )
     web_url: str | None = None  # of the process that has files and batches; None: there are none
     grace_s: float = 10.0
     limits: HttpLimits = field(default_factory=HttpLimits)
@@ -67,7 +73,7 @@ class GatewayServer:
         self.runtime = runtime = GatewayRuntime(
             GatewayRuntimeConfig(
                 *(config.spool, config.process, config.rng, config.state, config.learns, config.tokenizers),
-                *(config.redis_url, config.worker_hosts),
+                *(config.redis_url, config.worker_hosts, config.worker_key, config.engine_trust),
             ),
             when_broken,
         )
@@ -87,6 +93,7 @@ class GatewayServer:
             connections=Connections(config.all_clients),
             loop=asyncio.get_running_loop(),
             timeouts=config.timeouts,
+            pool=UpstreamPool(config.engine_trust),
             web=WebProcess(config.web_url) if config.web_url else None,
             workers=WorkerApi(config.worker_token, runtime.workers) if config.worker_token else None,
         )

@@ -41,8 +41,8 @@ ProgressCallback = Callable[[Progress], None]
 
 
 @asynccontextmanager
-async def started(calls: Calls, runtime: InstanceRuntime, spec: InstanceSpec) -> AsyncIterator[str]:
-    """Starts an engine for as long as the body runs, and yields its URL. Raises AdapterError."""
+async def started(calls: Calls, runtime: InstanceRuntime, spec: InstanceSpec) -> AsyncIterator[tuple[str, str]]:
+    """Starts an engine for as long as the body runs, and yields its URL and its key. Raises AdapterError."""
     await calls(runtime.start, spec)
     try:
         deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -55,7 +55,7 @@ async def started(calls: Calls, runtime: InstanceRuntime, spec: InstanceSpec) ->
             if time.monotonic() > deadline_s:
                 raise AdapterError(f"the engine was not ready within {START_TIMEOUT_S:g} s")
             await asyncio.sleep(_POLL_S)
-        yield status.url
+        yield status.url, status.key
     finally:
         await asyncio.shield(_stopped(calls, runtime, spec.uid))
 

@@ -153,8 +153,10 @@ async def _profile(order: Order, node: ProfiledNode, calls: Calls, on_progress: 
             uuids = [one.uuid for one in gpus[:tp]]
             if gpus and len(uuids) < tp:
                 raise PermanentError(f"TP {tp} needs {tp} GPUs, and the node has {len(gpus)}")
-            async with _engine(order, node, calls, key, uuids) as url:
-                found.append(await _one(order, node, calls, key, url, uuids, clocks, journal, on_progress, until_s))
+            async with _engine(order, node, calls, key, uuids) as (url, asked):
+                found.append(
+                    await _one(order, node, calls, key, url, asked, uuids, clocks, journal, on_progress, until_s)
+                )
     finally:
         journal.close()
     _write(order, found)
@@ -176,9 +178,12 @@ def _clocks(order: Order, node: ProfiledNode, gpus: Sequence[GpuReading]) -> lis
 
 
 @asynccontextmanager
-async def _engine(order: Order, node: ProfiledNode, calls: Calls, key: Key, uuids: Sequence[str]) -> AsyncIterator[str]:
+async def _engine(
+    order: Order, node: ProfiledNode, calls: Calls, key: Key, uuids: Sequence[str]
+) -> AsyncIterator[tuple[str, str]]:
+    """Yields the address of an engine that serves, and the API key that it asks for."""
     if order.url is not None:
-        yield order.url
+        yield order.url, order.key
         return
     if node.runtime is None:
         raise PermanentError("this node starts no engines: give the URL of one that runs, or say where vLLM is")
@@ -187,8 +192,8 @@ async def _engine(order: Order, node: ProfiledNode, calls: Calls, key: Key, uuid
         f"profile-tp{tp}", order.model, order.engine, tuple(uuids), order.max_model_len, launch=order.launch
     )
     spec = replace(spec, shape=order.shape)
-    async with started(calls, node.runtime, spec) as url:
-        yield url
+    async with started(calls, node.runtime, spec) as (url, asked):
+        yield url, asked or order.key
 
 
 async def _one(
@@ -197,6 +202,7 @@ async def _one(
     calls: Calls,
     key: Key,
     url: str,
+    asked: str,
     uuids: Sequence[str],
     clocks: Sequence[float],
     journal: Journal,
@@ -204,7 +210,7 @@ async def _one(
     until_s: float,
 ) -> Found:
     """Profiles one TP degree, on an engine that serves."""
-    served, bounds = await calls(_asked, url, order.model, key)
+    served, bounds = await calls(_asked, url, asked, order.model, key)
     metrics = VllmMetrics(timeout_s=_TIMEOUT_S)
     watch = Watch(calls, node.meter, uuids, metrics, url)
     seed, most = order.effort.seed, order.most_sequences
@@ -215,7 +221,7 @@ async def _one(
     try:
         if prefix + "idle" not in journal.done:
             journal.add(prefix + "idle", [{"watts": await idle_watts(watch, order.effort.idle_s)}])
-        engine = EngineEndpoint(url, served, order.key)
+        engine = EngineEndpoint(url, served, asked)
         missed = await go_through(
             steps, engine, watch, order.effort, calls, journal, prefix, node.actuator, uuids, on_progress, until_s
         )
@@ -241,9 +247,9 @@ def whole(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[st
     return kept, [f"left out, not measured at every clock: prefill {p}, batch {b}" for p, b in sorted(partial)]
 
 
-def _asked(url: str, model: str, key: Key) -> tuple[str, Bounds]:
-    """Asks an engine for the name that it serves, and what it can take. Raises AdapterError."""
-    client = HttpClient(url, _TIMEOUT_S)
+def _asked(url: str, asked: str, model: str, key: Key) -> tuple[str, Bounds]:
+    """Asks an engine for the name that it serves, and what it can take. `asked`: its API key. Raises AdapterError."""
+    client = HttpClient(url, _TIMEOUT_S, {"Authorization": f"Bearer {asked}"})
     try:
         models = msgspec.json.decode(client.call("GET", "/v1/models"))["data"]
         text = client.call("GET", "/metrics").decode(errors="replace")

@@ -34,6 +34,11 @@ class InstanceState(Message, frozen=True):
     kv_connector: str = ""  # through which it hands caches to engines of the same one; empty: it cannot
     start: str = ""  # warm: the weights were on the node | cold: they had to be fetched; empty: not known
     shape: str = ""  # the key by which the engine model knows the model; empty: by its name
+    engine_key: str = ""  # what gateways send it as a bearer token, and nobody is shown; empty: it asks for none
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "engine_key")
+        return f"InstanceState({', '.join(shown)})"
 
     @property
     def engine_model_name(self) -> str:

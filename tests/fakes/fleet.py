@@ -55,6 +55,7 @@ class FakeFleet:
     request_classes: dict[int, str] = field(default_factory=dict)  # of instances that are not of `request_class`
     nodes: list[str] = field(default_factory=lambda: ["node-1"])
     engine_limits: EngineLimits | None = None
+    engine_key: str = ""
 
     def fleet(self) -> wire.Fleet:
         pools = [
@@ -105,6 +106,7 @@ class FakeFleet:
             kv_usage=0.0,
             kv_connector=self.kv_connector,
             engine_limits=self.engine_limits,
+            engine_key=self.engine_key,
         )
 
     def states(self) -> dict[str, wire.AgentState]:

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -71,6 +72,10 @@ class _Engine(BaseHTTPRequestHandler):
             _Engine.sleeping = path == "/sleep"
             self._send(200, b"{}")
             return
+        key = os.environ.get("VLLM_API_KEY")
+        if key and path.startswith("/v1") and self.headers.get("Authorization") != f"Bearer {key}":
+            self._send(401, b'{"error": "Unauthorized"}')
+            return
         asked = json.loads(body)
         if asked["model"] != _Engine.served or self.headers.get("Content-Type") != "application/json":
             self._send(404, b"{}")
@@ -109,6 +114,8 @@ def _main() -> None:
     parser.add_argument("--host")
     parser.add_argument("--port", type=int)
     parser.add_argument("--served-model-name")
+    parser.add_argument("--ssl-certfile")
+    parser.add_argument("--ssl-keyfile")
     known, _ = parser.parse_known_args()
     if known.weights == "fake/crash":
         sys.stderr.write("INFO it begins\nValueError: no room for the KV cache\n")
@@ -122,7 +129,12 @@ def _main() -> None:
         time.sleep(600)
     _Engine.served = known.served_model_name
     _Server.address_family = socket.AF_INET6 if ":" in known.host else socket.AF_INET
-    _Server((known.host, known.port), _Engine).serve_forever()
+    server = _Server((known.host, known.port), _Engine)
+    if known.ssl_certfile:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(known.ssl_certfile, known.ssl_keyfile)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.serve_forever()
 
 
 if __name__ == "__main__":

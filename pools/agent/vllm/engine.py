@@ -13,6 +13,7 @@ from dataclasses import replace
 from core.ports import AdapterError, EngineLimits, InstanceStatus
 
 from ..own_address import here, in_url
+from .engine_access import EngineAccess, EngineCertificate
 from .engine_processes import EngineProcess, boot_id, last_lines, rotate
 from .engine_records import EngineRecord, Records
 from .launch import VllmOptions, command, environment, started_with
@@ -50,7 +51,10 @@ class Engine:
         records: Records,
         program: VllmProgram,
         gone: Callable[[str], None],
+        certificate: EngineCertificate | None = None,
     ) -> None:
+        """`certificate`: what engines with TLS show; None: there are none."""
+        self._certificate = certificate
         self.spec = record.spec
         self._options = options
         self._records = records
@@ -58,8 +62,9 @@ class Engine:
         self._recorded = True  # the disk has taken the newest record
         self._gone = gone
         self._record = record
-        self._url = f"http://{in_url(here(record.host))}:{record.port}"
-        self._probe = Probe(self._url, self.spec.model, self.spec.max_model_len)
+        self._url = f"{'https' if record.tls else 'http'}://{in_url(here(record.host))}:{record.port}"
+        self.access = EngineAccess(record.key, certificate.trust if certificate and record.tls else None)
+        self._probe = Probe(self._url, self.spec.model, self.spec.max_model_len, self.access)
         self._orders: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         self._leaving = record.state == "draining"
         self._stopping = False
@@ -76,7 +81,8 @@ class Engine:
             laxity=options.plugin,
             kv_connector="" if options.kv_store is None else "blocks",
             start=record.start,
-            advertised=f"http://{in_url(options.advertised(record.host))}:{record.port}",
+            advertised=f"{'https' if record.tls else 'http'}://{in_url(options.advertised(record.host))}:{record.port}",
+            key=record.key,
         )
         self._thread = threading.Thread(target=self._run, name=f"engine {self.spec.uid[:8]}", daemon=True)
 
@@ -170,7 +176,8 @@ class Engine:
         options, log = self._options, self._options.log(self.spec.uid)
         for folder in (options.folder / "weights", options.socket(self.spec.uid).parent):
             folder.mkdir(parents=True, exist_ok=True)
-        words, own = command(self.spec, options, self._record.port), environment(self.spec, options, os.environ)
+        words = command(self.spec, options, self._record.port)
+        own = environment(self.spec, options, os.environ, self._record.key)
         start = "warm" if weights_are_here(self.spec.launch, own) else "cold"
         self._status = replace(self._status, start=start)
         try:
@@ -221,6 +228,7 @@ class Engine:
             if now_s - housekept_s > _HOUSEKEEPING_S:
                 housekept_s = now_s
                 rotate(self._options.log(self.spec.uid))
+                self._renew_certificate()
                 if not self._recorded:
                     self._keep_record()
             if now_s - looked_s < _HEALTH_S:
@@ -230,6 +238,14 @@ class Engine:
                 answered_s = time.monotonic()
             elif now_s - answered_s > _HANGS_AFTER_S:
                 raise _Failed(f"it has not answered for {now_s - answered_s:.0f} s: {self._last_words()}")
+
+    def _renew_certificate(self) -> None:
+        """Without another one engines go on with theirs; the next look tries again."""
+        if self._certificate is not None:
+            try:
+                self._certificate.renew()
+            except (AdapterError, OSError) as error:
+                logger.error("engines do not get the node's certificate: %s", error)
 
     def _drain(self) -> None:
         """Waits for the last request: gateways send none any more, since they heard of it before the order came."""

@@ -11,11 +11,13 @@ from urllib.parse import quote
 from core.ports import EngineLimits, InstanceSpec, PermanentError
 from pools.agent.own_address import LOOPBACK, is_wildcard
 from pools.agent.vllm import vllm_control
+from pools.agent.vllm.engine_access import EngineTls
 from pools.vllm_scheduler import SCHEDULER_CLS
 
 # Of the agent's own environment only this reaches an engine: the agent's has the broker's password in it.
 _PASSED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 _PASSED_PREFIXES = ("HF_", "VLLM_", "NCCL_", "CUDA_", "NVIDIA_", "UCX_", "TORCH_")
+KEY_VARIABLE = "VLLM_API_KEY"  # what vLLM asks its clients for; unlike its option it is not in vLLM's log
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 
@@ -26,8 +28,9 @@ class VllmOptions:
     Attributes:
         program: The `vllm` of the environment that it is installed in.
         folder: Of the agent: logs, records of what runs, weights (HF_HOME).
-        host: Where engines listen; they ask nobody who he is.
+        host: Where engines listen.
         address: Where gateways reach them; empty: at `host`.
+        tls: Files of the node's certificate; None: engines speak plain HTTP.
         ports: First and last of those that engines may listen at.
         arguments, environment: For every engine, after the card's.
         by_uuid: GPUs are chosen by CUDA_VISIBLE_DEVICES; False on a machine without them.
@@ -48,6 +51,7 @@ class VllmOptions:
     folder: Path
     host: str = LOOPBACK
     address: str = ""
+    tls: EngineTls | None = None
     ports: tuple[int, int] = (18400, 18499)
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -73,6 +77,11 @@ class VllmOptions:
     def socket(self, uid: str) -> Path:
         """Returns the socket at which the plug-in of an engine listens."""
         return self.folder / "s" / quote(uid, safe="")[:36]
+
+    @property
+    def certificate(self) -> Path:
+        """Returns the file that engines have their certificate and its key from."""
+        return self.folder / "certificate-and-key.pem"
 
     def log(self, uid: str) -> Path:
         return self.folder / "logs" / f"{quote(uid, safe='')}.log"
@@ -100,6 +109,9 @@ def command(spec: InstanceSpec, options: VllmOptions, port: int) -> list[str]:
         words += ["--long-prefill-token-threshold", str(spec.limits.chunk_tokens)]
     # Without a time-out of its own, an engine that has to end while a request runs never does.
     words += ["--shutdown-timeout", str(max(1, round(options.stop_within_s)))]
+    if options.tls is not None:
+        own = str(options.certificate)  # with its key; it is renewed while engines serve
+        words += ["--ssl-certfile", own, "--ssl-keyfile", own, "--enable-ssl-refresh"]
     words.append("--disable-uvicorn-access-log")  # the agent asks each second; gateways keep the record of requests
     if options.sleep and options.by_uuid:
         words.append("--enable-sleep-mode")
@@ -119,8 +131,13 @@ def started_with(spec: InstanceSpec, options: VllmOptions) -> EngineLimits:
     return spec.limits if options.plugin else replace(spec.limits, itl_limit_s=None, preempts_s=0.0)
 
 
-def environment(spec: InstanceSpec, options: VllmOptions, own: Mapping[str, str]) -> dict[str, str]:
-    """Returns the engine's environment. `own`: the agent's, of which the engine gets what it needs."""
+def environment(spec: InstanceSpec, options: VllmOptions, own: Mapping[str, str], key: str = "") -> dict[str, str]:
+    """Returns the engine's environment.
+
+    Args:
+        own: The agent's, of which the engine gets what it needs.
+        key: What it is to ask its clients for; empty: nothing.
+    """
     set_here = {"VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
     if options.offline:
         set_here["HF_HUB_OFFLINE"] = "1"
@@ -133,7 +150,8 @@ def environment(spec: InstanceSpec, options: VllmOptions, own: Mapping[str, str]
         set_here |= vllm_control.environment(options.folder, options.socket(spec.uid), by_laxity, spec.limits)
     elif options.kv_store is not None:
         set_here["PYTHONPATH"] = str(vllm_control.import_root(options.folder))
-    return {**cache_environment(options, own), **set_here, **spec.launch.environment, **options.environment}
+    asked = {KEY_VARIABLE: key} if key else {}
+    return {**cache_environment(options, own), **set_here, **spec.launch.environment, **options.environment, **asked}
 
 
 def cache_environment(options: VllmOptions, own: Mapping[str, str]) -> dict[str, str]:
@@ -141,6 +159,6 @@ def cache_environment(options: VllmOptions, own: Mapping[str, str]) -> dict[str,
     passed = {
         name: value
         for name, value in own.items()
-        if name in _PASSED or name.lower() in _PROXIES or name.startswith(_PASSED_PREFIXES)
+        if (name in _PASSED or name.lower() in _PROXIES or name.startswith(_PASSED_PREFIXES)) and name != KEY_VARIABLE
     }
     return {**passed, "HF_HOME": str(options.folder / "weights")}

@@ -9,6 +9,7 @@ import msgspec
 from core.ports import AdapterError, EngineReading, RetryableError
 
 from ..http_client import HttpClient
+from .engine_access import OPEN, EngineAccess
 from .vllm_metrics import parse_reading
 
 _LOOK_S = 2.0
@@ -20,8 +21,9 @@ _PROMPT_TOKENS = (64, 512)  # of warm-up requests
 class Probe:
     """Asks one engine, from one thread. Every method raises AdapterError."""
 
-    def __init__(self, url: str, model: str, max_model_len: int) -> None:
+    def __init__(self, url: str, model: str, max_model_len: int, access: EngineAccess = OPEN) -> None:
         self._url = url
+        self._access = access
         self._model = model
         self._max_model_len = max_model_len
 
@@ -78,4 +80,4 @@ class Probe:
             raise RetryableError(f"the engine was asked for {tokens} tokens and answered {str(answer)[:200]}")
 
     def _client(self, timeout_s: float) -> contextlib.closing[HttpClient]:
-        return contextlib.closing(HttpClient(self._url, timeout_s))
+        return contextlib.closing(HttpClient(self._url, timeout_s, self._access.headers, self._access.trust))

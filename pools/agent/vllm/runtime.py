@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from core.ports import EngineLimits, InstanceSpec, InstanceStatus, PermanentError, RetryableError
 
 from .engine import Engine
+from .engine_access import OPEN, EngineAccess, EngineCertificate, new_key
 from .engine_records import EngineRecord, Records
 from .launch import VllmOptions, command
 from .vllm_program import VllmProgram
@@ -36,6 +37,11 @@ class VllmRuntime:
             )
         if options.plugin and len(os.fsencode(options.socket("x" * 36))) > 107:
             raise PermanentError(f"--engines {options.folder}: too long for sockets; give a shorter folder")
+        self._certificate = (
+            None
+            if options.tls is None
+            else EngineCertificate(options.tls, options.certificate, options.advertised(options.host))
+        )
         self._options = options
         self._gpus = gpus
         self.program = VllmProgram(options)
@@ -61,7 +67,10 @@ class VllmRuntime:
         self._must_fit(spec)
         port = self._free_port()
         command(spec, self._options, port)  # what cannot be run is refused here, for good
-        self._add(EngineRecord(spec, 0, 0, "", port, time.time(), host=self._options.host))
+        tls = self._options.tls is not None
+        self._add(
+            EngineRecord(spec, 0, 0, "", port, time.time(), host=self._options.host, key=new_key(), tls=tls)
+        )
         logger.info("instance %s starts: %s on %s, port %d", spec.uid, spec.model, ", ".join(spec.gpu_uuids), port)
 
     def drain(self, uid: str) -> None:
@@ -97,13 +106,19 @@ class VllmRuntime:
 
     # ----------------------------------------------------------------------------------------------
 
+    def access(self, uid: str) -> EngineAccess:
+        """Returns how an engine is spoken to; of one that is not there, as one that asks for nothing."""
+        with self._lock:
+            engine = self._engines.get(uid)
+        return OPEN if engine is None else engine.access
+
     def versions(self) -> tuple[str, ...]:
         """Returns the versions of the engines that are up."""
         with self._lock:
             return tuple(sorted({engine.version for engine in self._engines.values() if engine.version}))
 
     def _add(self, record: EngineRecord) -> None:
-        engine = Engine(record, self._options, self._records, self.program, self._forget)
+        engine = Engine(record, self._options, self._records, self.program, self._forget, self._certificate)
         with self._lock:
             self._engines[record.spec.uid] = engine
         engine.begin()

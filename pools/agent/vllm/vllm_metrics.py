@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from core.ports import EngineReading
 
 from ..http_client import HttpClient
+from .engine_access import OPEN, EngineAccess
 
 TIMEOUT_S = 0.5
 _FORGET_AFTER_S = 60.0
@@ -44,6 +45,7 @@ class _LastReading:
     """The state that is kept of an engine between two readings."""
 
     url: str
+    access: EngineAccess
     client: HttpClient
     seen_s: float
     means: dict[str, tuple[float, float]] = field(default_factory=dict)  # histogram -> (sum, count)
@@ -84,7 +86,14 @@ def parse_reading(page: bytes) -> EngineReading:
 class VllmMetrics:
     """`ports.EngineMetrics` for vLLM and for what speaks like it. Blocks for at most its time-out."""
 
-    def __init__(self, clock: Callable[[], float] = time.time, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        timeout_s: float = TIMEOUT_S,
+        access: Callable[[str], EngineAccess] = lambda uid: OPEN,
+    ) -> None:
+        """`access`: by instance."""
+        self._access = access
         self._clock = clock
         self._timeout_s = timeout_s
         self._engines: dict[str, _LastReading] = {}
@@ -101,11 +110,13 @@ class VllmMetrics:
         self._engines.clear()
 
     def _engine(self, uid: str, url: str, now_s: float) -> _LastReading:
-        engine = self._engines.get(uid)
-        if engine is None or engine.url != url:
+        engine, access = self._engines.get(uid), self._access(uid)
+        if engine is None or engine.url != url or engine.access != access:
             for old in [key for key, known in self._engines.items() if now_s - known.seen_s > _FORGET_AFTER_S]:
                 self._engines.pop(old).client.close()
-            engine = self._engines[uid] = _LastReading(url, HttpClient(url, self._timeout_s), now_s)
+            engine = self._engines[uid] = _LastReading(
+                url, access, HttpClient(url, self._timeout_s, access.headers, access.trust), now_s
+            )
         engine.seen_s = now_s
         return engine
 

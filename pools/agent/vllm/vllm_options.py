@@ -11,9 +11,12 @@ import click
 from core.ports import PermanentError
 
 from .. import own_address
-from .launch import VllmOptions
+from .engine_access import EngineTls
+from .launch import KEY_VARIABLE, VllmOptions
 
 DEFAULT_FOLDER = "var/engines"
+_KEY_ARGUMENTS = ("--api-key", "--api_key")  # whose value all on the machine could read
+_TLS = ("tls_certificate", "tls_key", "tls_authority")
 
 
 def click_options() -> list[click.Option]:
@@ -29,6 +32,9 @@ def click_options() -> list[click.Option]:
             ["--engine-address"],
             help="Address or name by which gateways reach engines, where it is another than --engine-host.",
         ),
+        click.Option(["--tls-certificate"], help="PEM file: the node's certificate, which its engines show gateways."),
+        click.Option(["--tls-key"], help="PEM file: the key of that certificate."),
+        click.Option(["--tls-authority"], help="PEM file: the certificate of who signed it."),
         click.Option(["--engine-ports"], default="18400-18499", help="Ports that engines may listen at, FIRST-LAST."),
         click.Option(
             ["--vllm-argument"], multiple=True, help="For every engine, a word each: --vllm-argument=--seed=1."
@@ -99,7 +105,11 @@ def vllm_options(values: dict[str, Any], by_uuid: bool, redis_url: str = "") -> 
         name, sign, value = item.partition("=")
         if not sign or not name:
             raise click.UsageError(f"--vllm-env {item}: write it as NAME=VALUE")
+        if name == KEY_VARIABLE:
+            raise click.UsageError(f"--vllm-env {name}=...: leave it out, each engine gets a key of its own")
         variables[name] = value
+    if any(word.partition("=")[0] in _KEY_ARGUMENTS for word in values.get("vllm_argument") or ()):
+        raise click.UsageError("--vllm-argument --api-key: leave it out, each engine gets a key of its own")
     for option in ("engine_host", "engine_address"):
         if (given := values.get(option)) and not own_address.is_host(given):
             raise click.UsageError(f"--{option.replace('_', '-')} {given}: give an address or a name, without a port")
@@ -109,6 +119,7 @@ def vllm_options(values: dict[str, Any], by_uuid: bool, redis_url: str = "") -> 
         folder=Path(values.get("engines") or DEFAULT_FOLDER).absolute(),
         host=host,
         address=address,
+        tls=_tls(values),
         ports=_ports(values.get("engine_ports") or "18400-18499"),
         arguments=tuple(values.get("vllm_argument") or ()),
         environment=variables,
@@ -122,6 +133,15 @@ def vllm_options(values: dict[str, Any], by_uuid: bool, redis_url: str = "") -> 
         keep_free_bytes=1e9 * float(50.0 if (gb := values.get("weights_keep_free_gb")) is None else gb),
         drain_within_s=float(900.0 if values.get("engine_drain_s") is None else values["engine_drain_s"]),
     )
+
+
+def _tls(values: dict[str, Any]) -> EngineTls | None:
+    files = [values.get(name) for name in _TLS]
+    if not any(files):
+        return None
+    if not all(files):
+        raise click.UsageError("--tls-certificate, --tls-key and --tls-authority: give all three, or none")
+    return EngineTls(*(Path(str(file)).absolute() for file in files))
 
 
 def _ports(text: str) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import ssl
 from typing import NamedTuple
 
 import aiohttp
@@ -19,15 +20,18 @@ class Finding(NamedTuple):
 class EngineProbe:
     """Use it inside a running event loop. A connection for each question: one that is kept says nothing of the next."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, trust: ssl.SSLContext | None = None) -> None:
+        """`trust`: whose certificates count; None: those that the system trusts."""
         self.timeout_s = timeout_s
+        self._trust = trust
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, url: str) -> Finding:
         """Asks the engine at `scheme://host:port`. Takes `timeout_s` at most, and does not raise."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=self.timeout_s, sock_connect=0.9 * self.timeout_s)
-            self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(force_close=True))
+            connector = aiohttp.TCPConnector(force_close=True, ssl=self._trust or True)
+            self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
         try:
             async with self._session.get(f"{url}/health", allow_redirects=False) as response:
                 return Finding("" if response.status == 200 else f"/health answers {response.status}")

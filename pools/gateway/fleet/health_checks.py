@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import ssl
 import time
 from collections import defaultdict
 
@@ -31,9 +32,10 @@ MOST_REPORTED = 50
 class HealthChecks:
     """Make and use it inside a running event loop. `panics` counts how often a class of a service began to panic."""
 
-    def __init__(self, view: FleetView) -> None:
+    def __init__(self, view: FleetView, trust: ssl.SSLContext | None = None) -> None:
+        """`trust`: see EngineProbe."""
         self._view = view
-        self._probe = EngineProbe(TIMEOUT_S)
+        self._probe = EngineProbe(TIMEOUT_S, trust)
         self._room = asyncio.Semaphore(MOST_AT_ONCE)
         self._failures: dict[str, int] = defaultdict(int)  # in a row, by instance
         self._unreachable: dict[str, wire.UnreachableEngine] = {}

@@ -89,6 +89,16 @@ class RoundTrip:
         return int(min(self._least_s, self._before_s) * 1000.0) / 1000.0
 
 
+def _authorization(state: wire.InstanceState) -> bytes:
+    """Returns the value of the header that its engine asks for; empty: it asks for none. Raises ValueError."""
+    key = state.engine_key
+    if not key:
+        return b""
+    if not (key.isascii() and key.isprintable()) or " " in key:  # it would end the header, or be no token
+        raise ValueError(f"instance {state.uid} has no usable key")
+    return b"Bearer " + key.encode()
+
+
 class Instance:
     """Counts of requests are this gateway's own; a report of the agent corrects them.
 
@@ -113,6 +123,7 @@ class Instance:
         "_unstarted_tokens",
         "address",
         "answered_s",
+        "authorization",
         "health",
         "heard_at_s",
         "in_flight",
@@ -166,12 +177,13 @@ class Instance:
         gateways: int = 1,
         heard_at_s: float = math.inf,
     ) -> None:
-        """Takes over a report, or the same one again. Raises ValueError when its address cannot be used."""
+        """Takes over a report, or the same one again. Raises ValueError when its address or its key cannot be used."""
         parts = urlsplit(state.url or "")
         if parts.scheme not in ("http", "https") or not parts.hostname or not parts.port:
             raise ValueError(f"instance {state.uid} has no usable address: {state.url!r}")
         self.address = Address(parts.hostname, parts.port, parts.scheme == "https")
         self.netloc = parts.netloc.encode()
+        self.authorization = _authorization(state)
         self._state, self.pool, self.rank, self._gateways = state, pool, rank, gateways
         self.heard_at_s = heard_at_s
         if reported_at_s != self._reported_at_s:  # an earlier one is newer too, where the node's clock was set back

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -76,8 +77,12 @@ class Workers:
     `store` None: there are none, and none can be. `changed` is called when one comes or goes.
     """
 
-    def __init__(self, hosts: WorkerHosts | None = None) -> None:
+    def __init__(
+        self, hosts: WorkerHosts | None = None, trust: ssl.SSLContext | None = None, key: str | None = None
+    ) -> None:
+        """`trust`: see EngineProbe. `key`: what workers ask their clients for; None: nothing."""
         self.hosts = hosts or WorkerHosts()
+        self._key = key or ""
         self.probe_period_s = PROBE_PERIOD_S
         self.store: WorkerStore | None = None
         self.changed: Callable[[], None] = lambda: None
@@ -85,7 +90,7 @@ class Workers:
         self._known: dict[str, Worker] = {}
         self._left_out: set[str] = set()
         self._measured = Receipts()
-        self._probe = EngineProbe(PROBE_TIMEOUT_S)
+        self._probe = EngineProbe(PROBE_TIMEOUT_S, trust)
 
     def known(self) -> Iterable[Worker]:
         return self._known.values()
@@ -156,7 +161,7 @@ class Workers:
             )
             return None
         self._left_out.discard(worker.uid)
-        return found
+        return replace(found, engine_key=self._key)
 
     def _complain(self, worker: wire.WorkerRegistration, what: str) -> None:
         if worker.uid not in self._left_out:

@@ -235,8 +235,9 @@ class UpstreamConnection(asyncio.Protocol):
 class UpstreamPool:
     """Idle connections by address, the most recently used first; and what is sent over those in use."""
 
-    def __init__(self) -> None:
-        self._tls: ssl.SSLContext | None = None
+    def __init__(self, trust: ssl.SSLContext | None = None) -> None:
+        """`trust`: whose certificates count; None: those that the system trusts."""
+        self._tls = trust
         self._outbox = EndOfTurn[tuple[UpstreamConnection, bytes]](_write_all)
         self._idle: dict[Address, deque[UpstreamConnection]] = {}
 

@@ -24,8 +24,10 @@ MISSING = "the packages of the extra 'picker' are not installed: pip install 'gr
 
 def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    given = _parser().parse_args(arguments)
-    masking.mask_logs(*masking.passwords(given.redis_url))
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    secret_arguments.check_redis(parser, given)
+    masking.mask_logs(*masking.passwords(given.redis_url), given.worker_key)
     try:
         return uvloop.run(_serve(given))
     except ModuleNotFoundError as error:
@@ -46,7 +48,12 @@ async def _serve(given: argparse.Namespace) -> int:
         loop.add_signal_handler(number, stop.set)
     tls = Tls(given.tls_certificate.read_bytes(), given.tls_key.read_bytes()) if given.tls_certificate else None
     runtime = GatewayRuntimeConfig(
-        given.spool, given.name, state=given.state, redis_url=given.redis_url, worker_hosts=given.worker_hosts
+        *(given.spool, given.name),
+        state=given.state,
+        redis_url=given.redis_url,
+        worker_hosts=given.worker_hosts,
+        worker_key=given.worker_key,
+        engine_trust=given.engine_trust,
     )
     fields = client_fields.from_arguments(given)
     config = PickerConfig(given.host, given.port, runtime, tls, given.max_body_bytes, given.metrics_port, fields=fields)
@@ -81,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         default=WorkerHosts(),
         help="where workers may be that register themselves",
     )
+    secret_arguments.add_engines(parser)
     client_fields.add_arguments(parser)
     parser.add_argument("--max-body-bytes", type=int, default=8 << 20)
     parser.add_argument("--tls-certificate", type=Path, help="PEM file; without it Envoy is spoken to in the clear")

@@ -112,7 +112,10 @@ class Processing:
         laxity = self._slot is not None and self._slot.instance.state.laxity
         body = engine_body(call.body, call.engine_priority, call.engine_work, laxity, time.time())
         headers = {"content-type": b"application/json", "x-request-id": call.request_id.encode()}
-        decided = messages.decision(self._modes.request, where, headers, _NOT_FOR_ENGINES, body, not self._trailers)
+        if self._slot is not None and self._slot.instance.authorization:
+            headers["authorization"] = self._slot.instance.authorization
+        removed = [name for name in _NOT_FOR_ENGINES if name not in headers]
+        decided = messages.decision(self._modes.request, where, headers, removed, body, not self._trailers)
         for reply in decided:
             await self._send(reply)
         if self._trailers:

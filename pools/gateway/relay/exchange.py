@@ -366,16 +366,18 @@ class Exchange:
 
     def _request_bytes(self, slot: Slot) -> bytes:
         call = self.call
-        headers, body, trace = call.request.headers, call.body, b""
+        headers, body, more = call.request.headers, call.body, b""
         if not _TRACE.isdisjoint(headers):
-            trace = b"".join([b"%b: %b\r\n" % (name, headers[name]) for name in sorted(_TRACE) if name in headers])
+            more = b"".join([b"%b: %b\r\n" % (name, headers[name]) for name in sorted(_TRACE) if name in headers])
+        if slot.instance.authorization:
+            more += b"authorization: %b\r\n" % slot.instance.authorization
         if call.engine_priority is not None or call.engine_work is not None:
             laxity = slot.instance.state.laxity
             body = engine_body(body, call.engine_priority, call.engine_work, laxity, time.time())
         return (
             b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\naccept: */*\r\n"
             b"x-request-id: %b\r\n%bcontent-length: %d\r\n\r\n%b"
-            % (call.endpoint.path, slot.instance.netloc, call.request_id.encode(), trace, len(body), body)
+            % (call.endpoint.path, slot.instance.netloc, call.request_id.encode(), more, len(body), body)
         )
 
     @property

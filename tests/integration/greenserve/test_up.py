@@ -83,7 +83,7 @@ def test_up_names_the_pid_when_it_runs_already(environment: dict[str, str], opti
 
 @pytest.mark.parametrize(
     ("variable", "url"),
-    [("DATABASE_URL", "postgresql://x@127.0.0.1:1/x"), ("REDIS_URL", "redis://127.0.0.1:1/0")],
+    [("DATABASE_URL", "postgresql://x@127.0.0.1:1/x"), ("REDIS_URL", "redis://:password@127.0.0.1:1/0")],
 )
 def test_up_names_the_variable_when_its_server_does_not_answer(
     environment: dict[str, str], variable: str, url: str

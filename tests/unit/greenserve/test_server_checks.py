@@ -28,7 +28,7 @@ from greenserve.servers import embedded, server_checks
 def test_redis_of_ones_own_must_be_patched(monkeypatch: pytest.MonkeyPatch, info: dict[str, str], said: str) -> None:
     monkeypatch.setattr(redis.Redis, "info", lambda *_: info)
     try:
-        words = server_checks.redis("redis://:hush@cache/0")
+        words = server_checks.redis("rediss://:hush@cache/0")
     except StartError as error:
         words = str(error)
     assert said in words
@@ -36,11 +36,11 @@ def test_redis_of_ones_own_must_be_patched(monkeypatch: pytest.MonkeyPatch, info
 
 def test_error_of_redis_does_not_show_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
-        raise redis.AuthenticationError("wrong password 'hush' for redis://:hush@cache/0")
+        raise redis.AuthenticationError("wrong password 'hush' for rediss://:hush@cache/0")
 
     monkeypatch.setattr(redis.Redis, "info", refuse)
     with pytest.raises(StartError, match=r"REDIS_URL: wrong password '\*\*\*'") as refused:
-        server_checks.redis("redis://:hush@cache/0")
+        server_checks.redis("rediss://:hush@cache/0")
     assert "hush" not in str(refused.value)
 
 

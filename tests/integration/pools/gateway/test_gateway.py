@@ -212,7 +212,7 @@ async def test_requests_are_served_and_rows_wait_when_redis_is_away(
     """Redis goes away behind a relay that stops relaying, and comes back."""
     relay = Relay(settings.REDIS_URL)
     await relay.start()
-    gateway = Process(tmp_path / "spool", f"redis://127.0.0.1:{relay.port}/{relay.db}")
+    gateway = Process(tmp_path / "spool", f"redis://127.0.0.1:{relay.port}/{relay.db}", more=("--redis-insecure",))
     await gateway.start()
     try:
         publish(store, engine)

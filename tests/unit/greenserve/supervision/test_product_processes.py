@@ -74,7 +74,7 @@ def test_gateway_gets_its_limits_and_where_the_metrics_token_is(tmp_path: Path) 
     assert argv[argv.index("--metrics-token-file") + 1] == str(tmp_path / "metrics-token")
     assert not any(TOKEN in word for word in argv)
     assert "--metrics-token-file" not in words(tmp_path)
-    (tmp_path / "redis-url").write_text("redis://localhost:6379/0")
+    (tmp_path / "redis-url").write_text("redis://:hush@localhost:6379/0")
     config = _config([*argv[3:]])
     assert config.fields.more == {"cache_salt", "vllm_xargs.mode"}
     assert config.fields.media_hosts.allow("images.example.org")

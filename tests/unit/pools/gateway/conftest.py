@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import random
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -118,6 +119,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         limits: HttpLimits = LIMITS,
         grace_s: float = 0.5,
         state: Path | None = None,
+        engine_trust: ssl.SSLContext | None = None,
     ) -> Bench:
         running = [await FakeEngine().start() for _ in range(engines)]
         spool = tmp_path / "spool"
@@ -128,6 +130,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
             grace_s=grace_s,
             rng=FirstOfEquals(),
             state=state,
+            engine_trust=engine_trust,
             check_s=0.05,
         )
         server = GatewayServer(config)

@@ -101,13 +101,13 @@ def test_share_is_refused_with_a_word_when_it_makes_no_sense(
     given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        _config(["--redis-url", "redis://x", "--spool", str(tmp_path), "--port", "1", "--share", given])
+        _config(["--redis-url", "unix:///x", "--spool", str(tmp_path), "--port", "1", "--share", given])
     assert "like 1/4" in capsys.readouterr().err
 
 
 def test_shared_port_must_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        _config(["--redis-url", "redis://x", "--spool", str(tmp_path), "--port", "0", "--share", "1/2"])
+        _config(["--redis-url", "unix:///x", "--spool", str(tmp_path), "--port", "0", "--share", "1/2"])
     assert "--port" in capsys.readouterr().err
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pools.gateway.__main__ import _config
 
-URL = "redis://:hush@cache:6379/0"
+URL = "rediss://:hush@cache:6379/0"
 
 
 def test_redis_with_a_password_is_named_by_a_file(tmp_path: Path) -> None:

@@ -77,9 +77,10 @@ def gone(runtime: VllmRuntime, uid: str = "engine") -> None:
     eventually(lambda: status(runtime, uid) is None, WITHIN_S, f"end of {uid}")
 
 
-def fetch(url: str, body: object = None) -> Any:
+def fetch(url: str, body: object = None, key: str = "") -> Any:
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"} if body is not None else {})
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    request = urllib.request.Request(url, data, headers if body is not None else {})
     with urllib.request.urlopen(request, timeout=30) as response:
         return json.loads(response.read())
 
@@ -154,10 +155,11 @@ def test_start_is_given_up_when_it_takes_too_long(node: Node) -> None:
 def test_running_request_is_finished_when_the_engine_drains(node: Node) -> None:
     runtime = node.agent()
     runtime.start(spec())
-    url = wait_until(runtime, "ready").url
+    found = wait_until(runtime, "ready")
+    url = found.url
     answers: list[Any] = []
     body = {"model": "Llama3-8B", "prompt": "x", "max_tokens": 150}
-    request = threading.Thread(target=lambda: answers.append(fetch(f"{url}/v1/completions", body)))
+    request = threading.Thread(target=lambda: answers.append(fetch(f"{url}/v1/completions", body, found.key)))
     request.start()
     eventually(lambda: b"running 1" in urllib.request.urlopen(f"{url}/metrics", timeout=5).read(), WITHIN_S, "request")
     runtime.drain("engine")
@@ -170,13 +172,14 @@ def test_running_request_is_finished_when_the_engine_drains(node: Node) -> None:
 def test_requests_are_cut_off_when_the_drain_takes_too_long(node: Node) -> None:
     runtime = node.agent(drain_within_s=0.3)
     runtime.start(spec())
-    url = wait_until(runtime, "ready").url
+    found = wait_until(runtime, "ready")
+    url = found.url
     body = {"model": "Llama3-8B", "prompt": "x", "max_tokens": 3000}
     failed = threading.Event()
 
     def ask() -> None:
         try:
-            fetch(f"{url}/v1/completions", body)
+            fetch(f"{url}/v1/completions", body, found.key)
         except OSError:
             failed.set()
 

@@ -135,6 +135,17 @@ async def test_worker_gets_requests_when_it_has_registered_and_answers(api: Work
     assert [(w["id"], w["status"]) for w in listed["data"]] == [(worker["id"], "ready")]
 
 
+async def test_workers_get_the_key_that_they_ask_for_which_no_list_shows(api: WorkerBench) -> None:
+    api.workers._key = "sk-of-our-workers"
+    await api.register(api.bench.engine.url)
+    await until(lambda: api.ready() == 1)
+    async with api.bench.post(completion()) as response:
+        assert response.status == 200
+    assert api.bench.engine.received[-1].headers["authorization"] == "Bearer sk-of-our-workers"
+    _, listed = await api.ask("GET")
+    assert "sk-of-our-workers" not in json.dumps(listed)
+
+
 async def test_worker_is_of_the_largest_class_when_it_names_none(api: WorkerBench) -> None:
     await api.register(api.bench.engine.url)
     await until(lambda: api.ready() == 1)

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from pools import wire
+from pools.agent.vllm.engine_access import new_key
 from tests.fakes.envoy import BUFFERED, DUPLEX, STREAMED, Answered, EnvoyStream, Sent, http_headers
 from tests.fakes.fleet import ENGINE_MODEL, EXPIRED_SECRET, MODEL, SECRET, key
 from tests.unit.pools.gateway.conftest import completion, until
@@ -78,6 +79,17 @@ async def test_engine_gets_its_own_model_name_and_not_the_clients_key(picker: Pi
         assert sent.headers["x-request-id"] != "mine"
         answered = await stream.answer([WHOLE], content_type="application/json")
         assert answered.headers["x-request-id"] == "mine"
+
+
+@REQUEST_MODES
+async def test_engine_that_asks_for_a_key_gets_its_own_in_place_of_the_clients(picker: Picker, mode: str) -> None:
+    picker.fleet.engine_key = new_key()
+    picker.publish()
+    async with picker.envoy(mode).stream() as stream:
+        sent = await stream.ask(completion(), headers=AUTH)
+        assert isinstance(sent, Sent)
+        assert sent.headers["authorization"] == f"Bearer {picker.fleet.engine_key}"
+        await stream.answer([WHOLE], content_type="application/json")
     assert (await picker.row()).request_id == sent.headers["x-request-id"]
 
 
