@@ -40,6 +40,7 @@ COMMANDS = {
     "node": ("greenserve.commands.node", "Machines with GPUs: tokens, joining, inventory."),
     "backup": ("greenserve.commands.backup", "Write everything that is kept into one file."),
     "restore": ("greenserve.commands.backup", "Put a backup into an empty data folder and database."),
+    "units": ("greenserve.commands.units", "Services for systemd: the control plane, a gateway, an actuator."),
     "doctor": ("greenserve.commands.doctor", "Check that this machine can run GreenServe."),
     "version": ("greenserve.commands.doctor", "Show the version."),
 }

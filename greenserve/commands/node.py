@@ -7,6 +7,7 @@ import os
 import pwd
 import re
 import socket
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,9 +124,10 @@ def join(
     """
     from core.ports import AdapterError
     from greenserve import env
-    from pools.agent import join_fleet
+    from pools.actuator import root_only
+    from pools.agent import join_fleet, systemd_units
 
-    account = _account(user)
+    runs_as = account(user)
     called = name or re.sub(r"[^a-zA-Z0-9_-]+", "-", socket.gethostname().split(".")[0]).strip("-")
     found = _inventory(gpus) if cpu is None else _declared(called, cpu, power)
     _show(found)
@@ -149,10 +151,14 @@ def join(
         more = (*more, "--vllm", str(vllm.absolute()), "--engines", str((settings.parent / "engines").absolute()))
     if vllm is not None and cpu is not None:
         more = (*more, *join_fleet.CPU_ENGINES)
-    units = {"greenserve-agent.service": join_fleet.agent_unit(joined.node, account.pw_name, settings, CODE, more)}
+    units = {"greenserve-agent.service": systemd_units.agent_unit(joined.node, runs_as.pw_name, settings, CODE, more)}
     how_many = "A service, for systemd (as root: save it under this name, then `systemctl enable --now` it):"
-    if cpu is None and gpus == "nvml":
-        units = {"greenserve-actuator.service": join_fleet.actuator_unit(account.pw_uid, CODE), **units}
+    python, fault = root_only.safe_python(Path(sys.executable), root_only.PYTHON)
+    if cpu is None and gpus == "nvml" and python is None:
+        click.echo(f"No service for the actuator, which would run as root what others can change: {fault}.")
+        click.echo(f"Clocks stay as they are until there is one: {root_only.REMEDY}.")
+    elif cpu is None and gpus == "nvml" and python is not None:
+        units = {"greenserve-actuator.service": systemd_units.actuator_unit(runs_as.pw_uid, python), **units}
         how_many = (
             "Two services, for systemd (as root: save them under these names, then `systemctl enable --now` both):"
         )
@@ -161,7 +167,7 @@ def join(
         click.echo(f"\n# /etc/systemd/system/{unit}\n{text}", nl=False)
 
 
-def _account(user: str | None) -> pwd.struct_passwd:
+def account(user: str | None) -> pwd.struct_passwd:
     try:
         return pwd.getpwuid(os.getuid()) if user is None else pwd.getpwnam(user)
     except KeyError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import shlex
 import socket
 import sys
 import urllib.error
@@ -18,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from core.ports import AdapterError, PermanentError, RetryableError
-from pools.actuator.actuator_protocol import DEFAULT_SOCKET, DEFAULT_STATE
+from pools.actuator.actuator_protocol import DEFAULT_SOCKET
 
 from . import join_faults, join_versions
 from .devices.driver_meter import Inventory
@@ -141,60 +140,3 @@ def agent_command(node: str, more: Sequence[str] = GPU_NODE) -> tuple[str, ...]:
     celery = (sys.executable, "-m", "celery", "-A", "pools.agent.app", "worker", "-P", "solo")
     quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel", "INFO")
     return (*celery, "-Q", f"node.{node}", "-n", f"node.{node}@%h", *quiet, "--node", node, *more)
-
-
-def agent_unit(node: str, user: str, environment: Path, code: Path, more: Sequence[str] = GPU_NODE) -> str:
-    """Returns the agent's systemd unit, without privileges and with restarts. Its engines outlive it (KillMode)."""
-    return f"""[Unit]
-Description=GreenServe agent of node {node}
-After=network-online.target greenserve-actuator.service
-Wants=network-online.target greenserve-actuator.service
-
-[Service]
-User={user}
-WorkingDirectory={code}
-EnvironmentFile={environment.resolve()}
-ExecStart={_quoted(agent_command(node, more))}
-KillMode=process
-Restart=always
-RestartSec=2
-TimeoutStopSec=30
-NoNewPrivileges=yes
-
-[Install]
-WantedBy=multi-user.target
-"""
-
-
-def actuator_unit(uid: int, code: Path) -> str:
-    """The clock actuator's: root, with one capability, no network, and a file system that it can only read."""
-    command = (sys.executable, "-m", "pools.actuator", "--allow-uid", str(uid))
-    places = ("--socket", str(DEFAULT_SOCKET), "--state", str(DEFAULT_STATE))
-    return f"""[Unit]
-Description=GreenServe clock actuator
-StartLimitIntervalSec=0
-
-[Service]
-WorkingDirectory={code}
-ExecStart={_quoted((*command, *places))}
-Restart=always
-RestartSec=1
-TimeoutStopSec=15
-RuntimeDirectory={DEFAULT_SOCKET.parent.name}
-RuntimeDirectoryPreserve=yes
-CapabilityBoundingSet=CAP_SYS_ADMIN CAP_DAC_READ_SEARCH
-NoNewPrivileges=yes
-PrivateNetwork=yes
-RestrictAddressFamilies=AF_UNIX
-ProtectSystem=strict
-ProtectHome=read-only
-PrivateTmp=yes
-MemoryMax=256M
-
-[Install]
-WantedBy=multi-user.target
-"""
-
-
-def _quoted(command: tuple[str, ...]) -> str:
-    return shlex.join(command).replace("%", "%%")

@@ -20,8 +20,8 @@ class EngineRecord(msgspec.Struct, frozen=True):
     """`state`: starting | ready | sleeping | draining. `version`: vLLM's, as it says itself; empty: not asked yet.
 
     `start`: as `ports.InstanceStatus` has it; empty: not begun, or by an agent that did not look. `host`: where the
-    engine listens; an agent that wrote none had all on the loopback. `key`: what it asks its clients for; empty: nothing,
-    it was started by an agent that made none. `tls`: it speaks TLS.
+    engine listens; an agent that wrote none had all on the loopback. `key`: what it asks its clients for; empty:
+    nothing, it was started by an agent that made none. `tls`: it speaks TLS.
     """
 
     spec: InstanceSpec

@@ -68,9 +68,7 @@ class VllmRuntime:
         port = self._free_port()
         command(spec, self._options, port)  # what cannot be run is refused here, for good
         tls = self._options.tls is not None
-        self._add(
-            EngineRecord(spec, 0, 0, "", port, time.time(), host=self._options.host, key=new_key(), tls=tls)
-        )
+        self._add(EngineRecord(spec, 0, 0, "", port, time.time(), host=self._options.host, key=new_key(), tls=tls))
         logger.info("instance %s starts: %s on %s, port %d", spec.uid, spec.model, ", ".join(spec.gpu_uuids), port)
 
     def drain(self, uid: str) -> None:

@@ -212,7 +212,10 @@ def test_command_joins_and_says_what_to_run(live_server, redis_client, boards: B
     assert "MIG, 2 instances" in done.stdout
     assert "Joined oslo/main as node box-1. It is metered; no plan counts on it yet." in done.stdout
     assert "But " not in done.stdout  # the tests' Redis is on this machine
-    assert f"--allow-uid {os.getuid()} " in done.stdout
+    assert "# /etc/systemd/system/greenserve-agent.service" in done.stdout
+    assert "--allow-uid" not in done.stdout, "what these tests run could be changed by others"
+    assert "GreenServe is not installed in" in done.stdout
+    assert "`/opt/greenserve/bin/greenserve units actuator --user USER` prints the service" in done.stdout
     kept = tmp_path / "var" / "node-box-1.env"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert kept.read_text().startswith(f"BROKER_URL={settings.CELERY_BROKER_URL}\n")

@@ -11,8 +11,8 @@ import pytest
 from core.ports import RetryableError
 from pools.agent.devices import declared
 from pools.agent.devices.declared import Declaration, DeclaredMeter, NoClocks, inventory
-from pools.agent.join_fleet import agent_unit
 from pools.agent.real_node import RealNode
+from pools.agent.systemd_units import agent_unit
 from pools.agent.vllm.vllm_options import click_options, vllm_options
 
 

@@ -150,7 +150,7 @@ def test_half_a_renewal_leaves_engines_with_the_pair_that_they_have(tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"host": "10.0.0.7"}, "is of 127.0.0.1: gateways would refuse engines at 10.0.0.7; give an --engine-host"),
+        ({"host": "10.0.0.7"}, "is of 127.0.0.1: gateways would refuse engines at 10.0.0.7; give an --engine-address"),
         ({"authority": "none.pem"}, "--tls-authority .*none.pem: it is to hold certificates in PEM"),
         ({"authority": "empty.pem"}, "--tls-authority .*empty.pem: it is to hold certificates in PEM"),
         ({"certificate": "none.pem"}, "--tls-certificate .*none.pem.*No such file"),
