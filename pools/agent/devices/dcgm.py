@@ -12,6 +12,15 @@ from collections.abc import Mapping
 
 from core.engine.engine_model import GPUS
 from core.ports import GpuReading, RetryableError
+from pools.metric_names import (
+    DCGM_BUSY,
+    DCGM_CLOCK,
+    DCGM_ENERGY,
+    DCGM_MEMORY,
+    DCGM_MEMORY_CLOCK,
+    DCGM_POWER,
+    DCGM_TEMPERATURE,
+)
 
 from ..http_client import HttpClient
 from .energy_check import EnergyCheck
@@ -20,15 +29,9 @@ from .gpu_types import gpu_type
 TIMEOUT_S = 1.0
 DEFAULT_URL = "http://127.0.0.1:9400"
 
-_ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
-_POWER = "DCGM_FI_DEV_POWER_USAGE"
-_CLOCK = "DCGM_FI_DEV_SM_CLOCK"
-_MEMORY_CLOCK = "DCGM_FI_DEV_MEM_CLOCK"
-_BUSY = "DCGM_FI_DEV_GPU_UTIL"
-_TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
-_MEMORY = "DCGM_FI_DEV_FB_USED"
-_READ = (_ENERGY, _POWER, _CLOCK, _MEMORY_CLOCK, _BUSY, _TEMPERATURE, _MEMORY)
-_EXPORTED = {_ENERGY: "energy counter", _POWER: "power", _CLOCK: "SM clock"}  # without which an operator should know
+_READ = (DCGM_ENERGY, DCGM_POWER, DCGM_CLOCK, DCGM_MEMORY_CLOCK, DCGM_BUSY, DCGM_TEMPERATURE, DCGM_MEMORY)
+# Those without which an operator should know.
+_EXPORTED = {DCGM_ENERGY: "energy counter", DCGM_POWER: "power", DCGM_CLOCK: "SM clock"}
 
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -74,7 +77,8 @@ class DcgmGpuMeter:
 
     def _reading(self, uuid: str, board: _Board, at_s: float) -> GpuReading:
         found = board.values.get
-        energy_mj, busy, memory_mib, clock_mhz = found(_ENERGY), found(_BUSY), found(_MEMORY), found(_CLOCK)
+        energy_mj, busy = found(DCGM_ENERGY), found(DCGM_BUSY)
+        memory_mib, clock_mhz = found(DCGM_MEMORY), found(DCGM_CLOCK)
         known = GPUS.get(board.gpu_type)
         # The exporter does not tell what clocks there are; of a type that is not in the catalogue: the highest seen.
         self._highest_mhz[uuid] = max(self._highest_mhz.get(uuid, 0.0), clock_mhz or 0.0)
@@ -84,14 +88,14 @@ class DcgmGpuMeter:
             gpu_type=board.gpu_type,
             at_s=at_s,
             energy_j=None if energy_mj is None else energy_mj / 1000.0,
-            power_w=found(_POWER),
+            power_w=found(DCGM_POWER),
             sm_clock_mhz=clock_mhz,
             utilisation=None if busy is None or board.slices else busy / 100.0,
             memory_used_bytes=None if memory_mib is None else int(memory_mib * 2**20),
-            temperature_c=found(_TEMPERATURE),
+            temperature_c=found(DCGM_TEMPERATURE),
             min_mhz=known.f_min if known else self._highest_mhz[uuid],
             max_mhz=known.f_max if known else self._highest_mhz[uuid],
-            memory_clock_mhz=found(_MEMORY_CLOCK),
+            memory_clock_mhz=found(DCGM_MEMORY_CLOCK),
         )
 
 

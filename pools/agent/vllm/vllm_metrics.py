@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from core.ports import EngineReading
+from pools.metric_names import VLLM, VLLM_KV_USAGE
 
 from ..http_client import HttpClient
 from .engine_access import OPEN, EngineAccess
@@ -14,30 +15,18 @@ from .engine_access import OPEN, EngineAccess
 TIMEOUT_S = 0.5
 _FORGET_AFTER_S = 60.0
 
-# What is read, each with the names that vLLM gave it, newest first.
-_RUNNING = ("vllm:num_requests_running",)
-_WAITING = ("vllm:num_requests_waiting",)
-_KV_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
-_PROMPT_TOKENS = ("vllm:prompt_tokens_total", "vllm:prompt_tokens")
-_GENERATION_TOKENS = ("vllm:generation_tokens_total", "vllm:generation_tokens")
-_TTFT = ("vllm:time_to_first_token_seconds",)
 # The gaps themselves tell of now; a request's mean, the last choice, only of requests that have ended.
-_TPOT = (
-    "vllm:inter_token_latency_seconds",
-    "vllm:time_per_output_token_seconds",
-    "vllm:request_time_per_output_token_seconds",
-)
-_E2E = ("vllm:e2e_request_latency_seconds",)
+_TPOT = (*VLLM.itl, *VLLM.tpot)
 
 # Lengths of requests that have ended. An engine without them serves as well; only its lengths are not known.
-_REQUESTS = "vllm:request_generation_tokens_count"
-_REQUEST_PROMPT = "vllm:request_prompt_tokens_sum"
-_REQUEST_OUTPUT = "vllm:request_generation_tokens_sum"
+_REQUESTS = f"{VLLM.output_lengths[0]}_count"
+_REQUEST_PROMPT = f"{VLLM.prompt_lengths[0]}_sum"
+_REQUEST_OUTPUT = f"{VLLM.output_lengths[0]}_sum"
 
 _LENGTHS = (_REQUESTS, _REQUEST_PROMPT, _REQUEST_OUTPUT)
 
-_VALUES = frozenset((*_RUNNING, *_WAITING, *_KV_USAGE, *_PROMPT_TOKENS, *_GENERATION_TOKENS, *_LENGTHS))
-_MEANS = frozenset(name + suffix for name in (*_TTFT, *_TPOT, *_E2E) for suffix in ("_sum", "_count"))
+_VALUES = frozenset((*VLLM.running, *VLLM.waiting, *VLLM_KV_USAGE, *VLLM.prompt_tokens, *VLLM.output_tokens, *_LENGTHS))
+_MEANS = frozenset(name + suffix for name in (*VLLM.ttft, *_TPOT, *VLLM.e2e) for suffix in ("_sum", "_count"))
 
 
 @dataclass(slots=True)
@@ -64,7 +53,7 @@ def parse(text: str) -> Samples:
     totals: dict[str, float] = {}
     counts: dict[str, int] = {}
     for line in text.splitlines():
-        if not line.startswith("vllm:"):
+        if not line.startswith(VLLM.prefix):
             continue
         name = line.partition("{")[0].partition(" ")[0]
         if name not in _VALUES and name not in _MEANS:
@@ -145,17 +134,17 @@ def _reading(now_s: float, samples: Samples, before: dict[str, tuple[float, floa
         missing.append(names[0])
         return None
 
-    running, waiting = total(_RUNNING), total(_WAITING)
+    running, waiting = total(VLLM.running), total(VLLM.waiting)
     return EngineReading(
         at_s=now_s,
         running=None if running is None else int(running),
         waiting=None if waiting is None else int(waiting),
-        kv_usage=share(_KV_USAGE),
-        prompt_tokens_total=total(_PROMPT_TOKENS),
-        generation_tokens_total=total(_GENERATION_TOKENS),
-        ttft_s=mean(_TTFT),
+        kv_usage=share(VLLM_KV_USAGE),
+        prompt_tokens_total=total(VLLM.prompt_tokens),
+        generation_tokens_total=total(VLLM.output_tokens),
+        ttft_s=mean(VLLM.ttft),
         tpot_s=mean(_TPOT),
-        e2e_s=mean(_E2E),
+        e2e_s=mean(VLLM.e2e),
         missing=tuple(missing),
         requests_total=samples.totals.get(_REQUESTS),
         request_prompt_tokens_total=samples.totals.get(_REQUEST_PROMPT),
