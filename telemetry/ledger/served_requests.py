@@ -12,18 +12,12 @@ from django.db import connection
 from numpy.typing import NDArray
 
 from core.accounting.allocation import RequestSpans, TokenTime
-from core.engine.engine_model import UnknownConfiguration, engine_model
-from core.engine.iteration import Totals
-from core.engine.parameter_caches import cached
+from core.accounting.token_time import OTHERS, token_time_of
 from core.units import US_PER_S
 from pools.models import Instance, Site
 from telemetry.ledger.window_sources import LONGEST_REQUEST_S
 
 Ints = NDArray[np.int64]
-# Where a token's time is taken: a prompt of FREESH's middle length beside a batch in the middle of engines' range.
-PROMPT_TOKENS, BATCH, CONTEXT_TOKENS = 1_024, 16, 1_024
-# For engines that the model does not know: about what it says of Llama3-70B on four A100-80GB.
-OTHERS = TokenTime(1.0, 10.0, "default: an output token as long as ten of a prompt")
 
 SERVED_SQL = """
 SELECT (extract(epoch FROM r.started_at) * 1000000)::bigint, r.request_id, r.service, r.tenant_id, r.pool_id,
@@ -71,20 +65,7 @@ def served(site: Site, start: datetime, end: datetime) -> Served:
 
 def token_time(instance: Instance) -> TokenTime:
     card = instance.model_card
-    return _token_time(card.name, card.engine_model_name, instance.gpu_type, instance.tp, card.engine)
-
-
-@cached(maxsize=1024)
-def _token_time(model: str, engine_model_name: str, gpu_type: str, tp: int, engine: str) -> TokenTime:
-    """Returns how long one token keeps the engine busy at its top clock, by the engine model."""
-    try:
-        costs = engine_model(engine_model_name, gpu_type, tp, engine)
-    except UnknownConfiguration:
-        return OTHERS
-    mhz = costs.gpu_params.f_max
-    prefill_s = costs.iteration_of(mhz, Totals.plain(PROMPT_TOKENS, 0.0, 0.0)).t_s / PROMPT_TOKENS
-    decode_s = costs.iteration_of(mhz, Totals.plain(0.0, BATCH, BATCH * CONTEXT_TOKENS)).t_s / BATCH
-    return TokenTime(prefill_s, decode_s, f"engine model of {model} on {gpu_type}/TP{tp} under {engine}")
+    return token_time_of(card.name, card.engine_model_name, instance.gpu_type, instance.tp, card.engine)
 
 
 def _spans(
