@@ -17,6 +17,10 @@ COMMANDS = {
     "down": ("greenserve.commands.run", "Stop what `up` started."),
     "dead": ("greenserve.commands.dead", "Rows that could not be stored: list them, try them again."),
     "decisions": ("greenserve.commands.decisions", "Take recorded decisions again, and compare."),
+    "observe": (
+        "greenserve.commands.observe",
+        "Observe a fleet as it is: energy, attainment, what policies would save.",
+    ),
     "user": ("greenserve.commands.user", "People, roles, passwords and access tokens."),
     "apply": ("greenserve.commands.apply", "Make the fleet what YAML files say: show a plan, ask, carry it out."),
     "policy": ("greenserve.commands.policy", "Show or set a service's policy: which paper's system it runs."),

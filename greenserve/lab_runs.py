@@ -53,8 +53,13 @@ def done(
     return found, failed
 
 
-def here(jobs: Sequence[SimulationJob], workers: int) -> Iterator[Ended]:
-    """Runs so many at a time: with one worker in this process. Raises TraceError."""
+def here(jobs: Sequence[SimulationJob], workers: int, timeout_s: float | None = None) -> Iterator[Ended]:
+    """Runs so many at a time: with one worker in this process, which no time-out stops.
+
+    Raises:
+        TraceError: The trace cannot be used.
+        TimeoutError: `timeout_s` have passed; the runs that had not ended are stopped.
+    """
     if workers == 1:
         for job in jobs:
             yield _ended(job, job.run)
@@ -62,7 +67,7 @@ def here(jobs: Sequence[SimulationJob], workers: int) -> Iterator[Ended]:
     with _processes(workers) as pool:
         # The days of three sites take longest and stand last: begun last, one of them would run by itself at the end.
         running = {pool.submit(job.run): job for job in reversed(jobs)}
-        for future in as_completed(running):
+        for future in as_completed(running, timeout_s):
             yield _ended(running[future], future.result)
 
 

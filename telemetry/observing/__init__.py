@@ -1,0 +1,1 @@
+"""Reads a fleet that runs without GreenServe: from metrics to energy, attainment and modelled savings."""
