@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -309,6 +310,8 @@ def _savings(found: Findings, terms: Terms, section: dict[str, Any], seed: int, 
         why = f"not done within {most_s:g} s: raise --savings-s"
     except KeyboardInterrupt:
         why = "stopped by Ctrl-C"
+    except (ValueError, BrokenProcessPool) as error:  # what was observed must not be lost with it
+        why = f"the simulation failed: {error}"
     left_out |= {policy: why for policy in policies if policy not in runs and policy not in left_out}
     return savings.savings_of(runs, left_out, found.metered_wh, notes)
 

@@ -30,7 +30,7 @@ def _attainment(name: str, courses: Sequence[EngineCourse], given_s: float | Non
     limit_s = given_s if given_s is not None else _kept_now_s(found)
     if total <= 0.0 or limit_s is None:
         note = f"no engine counted {_WORDS[name]}: no request ended, or the pages lack the histogram"
-        return Attainment(name, given_s or 0.0, given_s is None, None, None, 0.0, counts, FigureSource.MISSING, note)
+        return Attainment(name, given_s, given_s is None, None, None, 0.0, counts, FigureSource.MISSING, note)
     least, most = (sum(values) / total for values in zip(*(own.at_most(limit_s) for own in found), strict=True))
     note = "" if least == most else "the objective lies within a bucket: the share is between the two"
     if counts == _GAPS:

@@ -70,7 +70,7 @@ class Attainment:
     """
 
     objective: str
-    limit_s: float
+    limit_s: float | None
     derived: bool
     least: float | None
     most: float | None

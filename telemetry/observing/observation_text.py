@@ -79,7 +79,7 @@ def _attainments(found: tuple[Attainment, ...]) -> Table:
     table.columns[-1].justify = "left"
     for own in found:
         note = "; ".join(filter(None, ("not given: what 99 % keep now" if own.derived and own.of else "", own.note)))
-        limit = f"{own.limit_s:g}" if own.limit_s else _UNKNOWN
+        limit = _UNKNOWN if own.limit_s is None else f"{own.limit_s:g}"
         table.add_row(_BY_OBJECTIVE[own.objective], limit, _range(own), f"{own.of:,.0f} {own.counts}", escape(note))
     return table
 

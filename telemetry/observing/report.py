@@ -18,7 +18,7 @@ from core.units import J_PER_KWH, UJ_PER_J, US_PER_S, j_to_wh
 from .engine_courses import EngineCourse, engine_course
 from .gpu_energy import UNKNOWN_GPU, GpuEnergy, declared_energy, gpu_energies
 from .increases import gaps, increases
-from .objectives import attainments
+from .objectives import E2E, attainments
 from .observation import (
     Attainment,
     Figure,
@@ -131,8 +131,8 @@ def simulated_objectives(found: Sequence[Attainment]) -> dict[str, float]:
 
     An E2E latency that nobody asked for is none: it goes with the lengths of answers, and not with how they are served.
     """
-    known = [own for own in found if own.limit_s > 0.0 and not (own.derived and own.objective == "e2e")]
-    return {f"{own.objective}_s": own.limit_s for own in known}
+    known = [own for own in found if not (own.derived and own.objective == E2E)]
+    return {f"{own.objective}_s": own.limit_s for own in known if own.limit_s is not None}
 
 
 def _span(recording: Recording) -> tuple[float, float]:
@@ -170,7 +170,8 @@ def _count(figures: _Figures, courses: Sequence[EngineCourse]) -> None:
 
 def _meter(figures: _Figures, used: Sequence[GpuEnergy], others: Sequence[GpuEnergy]) -> None:
     """Adds energy by kind, of the GPUs with an engine, and what the others used."""
-    source = used[0].source if used else FigureSource.MISSING
+    sources = {gpu.source for gpu in used}
+    source = FigureSource.POWER if len(sources) > 1 else min(sources, default=FigureSource.MISSING)
     note = _meter_note(used) if used else _NO_ENERGY
     figures.add("energy_wh", _wh(used) if used else None, _WH, source, note)
     for kind in (EnergyKind.SERVING, EnergyKind.IDLE, EnergyKind.UNATTRIBUTED):
@@ -185,6 +186,8 @@ def _meter(figures: _Figures, used: Sequence[GpuEnergy], others: Sequence[GpuEne
 
 def _meter_note(used: Sequence[GpuEnergy]) -> str:
     said = []
+    if (powers := sum(gpu.source is FigureSource.POWER for gpu in used)) not in (0, len(used)):
+        said.append(f"{powers} of {len(used)} GPUs have no energy counter, but power alone")
     if gap_s := sum(gpu.unmetered_s for gpu in used):
         said.append(f"without {gap_s:.0f} GPU-seconds in which no power was read")
     if resets := sum(gpu.resets for gpu in used):
@@ -254,6 +257,8 @@ def _tenants(
         return (), _NO_ENERGY
     serving = KINDS.index(EnergyKind.SERVING)
     serving_uj = sum(int(gpu.slices.energy_uj[gpu.slices.kind == serving].sum()) for gpu in used)
+    if not serving_uj:
+        return (), "no GPU was seen at work: there is no serving energy, or the exporter lacks DCGM_FI_DEV_GPU_UTIL"
     total_j = sum(gpu.energy_uj for gpu in used) / UJ_PER_J
     carbon_g, cost = figures["carbon_g"].value, figures["cost_energy"].value
     return tenant_shares(

@@ -120,19 +120,28 @@ def test_ctrl_c_reports_what_was_seen(observed: Observed) -> None:
     assert observed.document()["figures"]["requests"]["value"] == pytest.approx(120.0)
 
 
-def test_savings_that_take_too_long_or_are_stopped_leave_the_rest(
-    observed: Observed, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (TimeoutError(), "not done within 7 s: raise --savings-s"),
+        (KeyboardInterrupt(), "stopped by Ctrl-C"),
+        (ValueError("no such thing"), "the simulation failed: no such thing"),
+    ],
+)
+def test_savings_that_do_not_end_leave_all_else(
+    observed: Observed, monkeypatch: pytest.MonkeyPatch, error: BaseException, words: str
 ) -> None:
-    def slow(jobs: object, workers: int, timeout_s: float) -> Iterator[Any]:
+    def stopped(jobs: object, workers: int, timeout_s: float) -> Iterator[Any]:
         assert timeout_s == 7.0
-        raise TimeoutError
+        raise error
         yield
 
-    monkeypatch.setattr(lab_runs, "here", slow)
+    monkeypatch.setattr(lab_runs, "here", stopped)
     assert observed.run("--savings-s", "7", "--model", "Qwen2.5-14B", "--tp", "1").exit_code == 0
-    savings = observed.document()["savings"]
-    assert savings["left_out"]["greenserve"] == "not done within 7 s: raise --savings-s"
-    assert savings["baseline_wh"] is None
+    found = observed.document()
+    assert found["savings"]["left_out"]["greenserve"] == words
+    assert found["savings"]["baseline_wh"] is None
+    assert found["figures"]["energy_wh"]["value"] == pytest.approx(100.0)
 
 
 def test_unknown_model_leaves_everything_but_the_savings(observed: Observed) -> None:

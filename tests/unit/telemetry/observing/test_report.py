@@ -10,10 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pools.metric_names import DCGM_BUSY, DCGM_ENERGY
 from telemetry.observing.observation import FigureSource, Observation, as_json, json_schema
 from telemetry.observing.recording import Recording
 from telemetry.observing.report import Findings, Terms, find, simulated_objectives
-from telemetry.observing.scrapes import Scrape, Target, TargetKind, samples_of
+from telemetry.observing.scrapes import SampleKey, Scrape, Target, TargetKind, samples_of
 from telemetry.observing.site_terms import SiteTerms, site_of
 from telemetry.providers.provider_http import Outside
 from tests.fakes.observed_fleet import BEGIN_S, LENGTH_S, page
@@ -123,6 +124,43 @@ def test_tenants_that_cannot_be_distinguished_are_not_made_up() -> None:
         found = observed(("vllm", "dcgm"), own).observation
         assert found.tenants == ()
         assert "gateway" in found.tenants_note
+
+
+def without(uuid: str, *metrics: str) -> Recording:
+    """Returns a recording whose exporter lacks these metrics, of one GPU or (empty) of all."""
+    whole = recording("vllm", "sglang", "dcgm")
+    targets = [
+        replace(target, scrapes=tuple(replace(own, samples=_less(own, uuid, metrics)) for own in target.scrapes))
+        for target in whole.targets
+    ]
+    return replace(whole, targets=tuple(targets))
+
+
+def _less(scrape: Scrape, uuid: str, metrics: Sequence[str]) -> dict[SampleKey, float]:
+    return {
+        key: value
+        for key, value in (scrape.samples or {}).items()
+        if key.name not in metrics or uuid not in ("", key.label("UUID"))
+    }
+
+
+def test_gpu_without_an_energy_counter_is_metered_by_its_power_and_named() -> None:
+    figure = find(without("GPU-0000", DCGM_ENERGY), terms()).observation.figures["energy_wh"]
+    assert figure.source is FigureSource.POWER
+    assert figure.note == "1 of 3 GPUs have no energy counter, but power alone"
+    assert figure.value == pytest.approx((412.5 * LENGTH_S + 237_000.0) / 3600.0)
+
+
+def test_tenants_have_no_energy_where_nobody_saw_gpus_at_work() -> None:
+    found = find(without("", DCGM_BUSY), terms(tenant_label="tenant")).observation
+    assert found.figures["energy_unattributed_wh"].value == pytest.approx(100.0)
+    assert found.tenants == ()
+    assert "DCGM_FI_DEV_GPU_UTIL" in found.tenants_note
+
+
+def test_objective_of_which_nothing_was_counted_is_missing() -> None:
+    (ttft, *_) = find(replace(recording("vllm"), targets=recording("dcgm").targets), terms()).observation.attainment
+    assert (ttft.limit_s, ttft.least, ttft.source) == (None, None, FigureSource.MISSING)
 
 
 def test_document_goes_with_its_schema() -> None:
