@@ -17,7 +17,7 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from pools import redis_address, wire
+from pools import agent_versions, redis_address, wire
 from pools.leader import Leader, leader
 from pools.models import Node
 from scheduler import selectors as scheduler_selectors
@@ -287,7 +287,8 @@ def judge_node(
     only = f"measure only: {agent.measure_only}" if agent.measure_only else ""
     notes = "; ".join(filter(None, (only, *agent.notices)))
     state = "silent" if age_s > AGENT_SILENT_S else "reporting"
-    return NodeHealth(name, state, age_s, states, failed, agent.error, notes, reach)
+    error = "; ".join(filter(None, (agent_versions.too_old(agent), agent.error)))
+    return NodeHealth(name, state, age_s, states, failed, error, notes, reach)
 
 
 def judge_feed(feed: FeedState, refresh_s: float, now_s: float) -> str:

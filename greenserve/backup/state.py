@@ -1,4 +1,4 @@
-"""What a control plane keeps beside its database: files of the data folder, messages in Redis, and its settings."""
+"""Reads and writes what a control plane keeps beside its database: files, messages in Redis, and its settings."""
 
 from __future__ import annotations
 

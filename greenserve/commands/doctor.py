@@ -44,6 +44,7 @@ def doctor(as_json: bool) -> None:
     if not of_a_node and all(finding.ok for finding in found):
         found += database_roles(config)
         found += leading(config)
+        found += agents(config)
         found += fleet(config)
         found += engines(config)
     if as_json:
@@ -147,6 +148,30 @@ def leading(config: env.Env) -> Iterator[Finding]:
         if found is not None:
             words = f"{found.name}, since {found.since:%Y-%m-%d %H:%M:%S} UTC"
         yield Finding("leader", found is not None, words, must=False)
+
+
+def agents(config: env.Env) -> Iterator[Finding]:
+    """Yields the nodes whose agents are too old for this control plane; nothing where no agent reports."""
+    if not _database_is_up(config):
+        return
+    with database():
+        import redis
+        from django.db import DatabaseError
+
+        from pools import agent_states, agent_versions
+        from pools.models import Node
+
+        try:
+            names = list(Node.objects.values_list("name", flat=True))
+            states = agent_states.states(agent_states.connect(), names)
+        except (DatabaseError, redis.RedisError) as error:
+            yield Finding("agents", False, f"cannot be looked at: {str(error).splitlines()[0]}", must=False)
+            return
+        old = {name: words for name, state in states.items() if (words := agent_versions.too_old(state))}
+        for name, words in old.items():
+            yield Finding(f"agent of {name}", False, words, must=False)
+        if states and not old:
+            yield Finding("agents", True, f"{len(states)} report, all of {agent_versions.LEAST} or later", must=False)
 
 
 def fleet(config: env.Env) -> Iterator[Finding]:

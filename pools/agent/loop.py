@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 import math
 import time
@@ -109,6 +110,7 @@ class AgentLoop:
         self._link_down = False
         self._report_of_node = report
         self._measure_only = ""  # at the last tick
+        self._version = importlib.metadata.version("greenserve")
         self._board = board  # where scrapes find what the last tick saw
         self._ticks = 0
 
@@ -280,6 +282,7 @@ class AgentLoop:
                 *(self._host.notices() if self._host else ()),
             ],
             finds=self._report_of_node.finds() if self._report_of_node else None,
+            version=self._version,
         )
         if not reachable:  # one time-out a tick is enough
             return state

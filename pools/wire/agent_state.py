@@ -75,3 +75,4 @@ class AgentState(Message, frozen=True):
     measure_only: str = ""  # why no clock can be set on this node; empty: clocks can be set
     notices: list[str] = []  # what its meters lack or disagree about; nothing that stops it
     finds: NodeFinds | None = None  # None: it starts no engines, or has not looked yet
+    version: str = ""  # of the agent's GreenServe; empty: 0.1.0, which does not say

@@ -96,6 +96,12 @@ def _plant(feed_refresh_s: float) -> Iterable[Rule]:
         step="`greenserve logs node.{subject}`",
     )
     yield Rule(
+        *("agent_too_old", "Agent is too old", Level.WARN, 1.0, 0.5, ""),
+        for_s=0.0,  # a version does not come and go
+        resolve_s=60.0,
+        step="Install a later GreenServe on node {subject}, and start its agent again",
+    )
+    yield Rule(
         *("ledger_imbalance", "Ledger does not balance", Level.BAD, 0.01, 0.005, "share"),
         for_s=60.0,
         resolve_s=60.0,

@@ -17,7 +17,7 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from pools import redis_address, wire
+from pools import agent_versions, redis_address, wire
 from pools.models import Instance, Node, Pool
 from telemetry.carbon import feeds
 from telemetry.models import CarbonFeed
@@ -97,7 +97,8 @@ def _nodes(now: datetime, rules: Rules) -> Iterator[Reading]:
     """An agent's state is in Redis for ten seconds; how long ago that was is known from its samples."""
     now_s = now.timestamp()
     names = list(Node.objects.values_list("name", flat=True))
-    last_s = _agents_heard(names)
+    heard = _agents_heard(names)
+    last_s = {name: agent.at_s for name, agent in heard.items()}
     silent = [name for name in names if name not in last_s]
     if silent:
         rows = sql.rows(NEWEST_SAMPLE_SQL, {"since": now - timedelta(hours=1), "nodes": silent})
@@ -108,6 +109,11 @@ def _nodes(now: datetime, rules: Rules) -> Iterator[Reading]:
             yield Reading("node_silent", name, age_s, f"Node {name} has been silent for {age(age_s)}")
         else:
             yield Reading("node_silent", name, rules["node_silent"].threshold, f"Node {name} is silent")
+    for name, agent in heard.items():
+        old = agent_versions.too_old(agent)
+        yield Reading(
+            "agent_too_old", name, float(bool(old)), f"Node {name}: {old}" if old else f"Node {name} is new enough"
+        )
 
 
 def connect() -> redis.Redis:
@@ -120,8 +126,8 @@ def connect() -> redis.Redis:
     )
 
 
-def _agents_heard(names: Sequence[str]) -> dict[str, float]:
-    """Returns by node when its agent reported last, in Unix seconds, as far as Redis still knows."""
+def _agents_heard(names: Sequence[str]) -> dict[str, wire.AgentState]:
+    """Returns by node what its agent reported last, as far as Redis still knows."""
     if not names:
         return {}
     with connect() as client:
@@ -131,7 +137,7 @@ def _agents_heard(names: Sequence[str]) -> dict[str, float]:
         if data is None:
             continue
         try:
-            found[name] = wire.decode(data, wire.AgentState).at_s
+            found[name] = wire.decode(data, wire.AgentState)
         except msgspec.DecodeError:
             continue  # what cannot be read was not said
     return found
@@ -274,7 +280,7 @@ def _crashes(now: datetime, rules: Rules) -> Iterator[Reading]:
 
 SLO_BURN = Source(tuple(window.rule for window in WINDOWS), _slo_burn)
 FEEDS = Source(("feed_stale",), _feeds)
-NODES = Source(("node_silent",), _nodes)
+NODES = Source(("node_silent", "agent_too_old"), _nodes)
 LEDGER = Source(("ledger_imbalance", "energy_unattributed"), _ledger)
 POWER = Source(("power_near_cap", "node_power_near_limit"), _power)
 QUEUES = Source(("queue_growing",), _queues)

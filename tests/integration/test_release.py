@@ -23,6 +23,26 @@ RELEASES = sorted((Path(__file__).parents[1] / "fixtures").glob("release_*"))
 QUARTER_HOUR_UJ = 900 * 300 * 10**6  # of one GPU at 300 W, as `metering.quarter_hour` has it
 
 
+COLUMNS: dict[str, dict[tuple[str, str], str]] = {}  # of each release's tables, as it left them
+# Types that take all values of the type that a column had.
+WIDER = {"integer": {"bigint"}, "smallint": {"integer", "bigint"}, "character varying": {"text"}}
+
+
+def columns() -> dict[tuple[str, str], str]:
+    """Returns types by table and column; of columns that an INSERT must fill in: with NOT NULL behind."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT table_name, column_name, data_type, is_nullable = 'NO' AND column_default IS NULL"
+            " AND is_identity = 'NO' AND is_generated = 'NEVER' FROM information_schema.columns"
+            " WHERE table_schema = 'public'"
+        )
+        return {
+            (table, column): f"{kind} NOT NULL" if must else kind
+            for table, column, kind, must in cursor.fetchall()
+            if not table[-8:].isdigit()
+        }
+
+
 def counts() -> dict[str, int]:
     """Rows of each table of ours; a partitioned table's are those of its partitions."""
     with connection.cursor() as cursor:
@@ -48,6 +68,7 @@ def upgraded(request: pytest.FixtureRequest, django_db_setup: None, django_db_bl
         try:
             dumps.load(request.param / "dump.sql.gz")
             before = counts()
+            COLUMNS[request.param.name] = columns()
             call_command("migrate", verbosity=0, interactive=False)
             yield before
         finally:
@@ -73,6 +94,33 @@ def test_no_row_is_lost_when_a_release_is_upgraded(upgraded: dict[str, int], db:
     now = counts()
     assert {table: now.get(table) for table in upgraded} == upgraded
     assert [table for table, number in upgraded.items() if not number] == []
+
+
+def test_processes_of_a_release_work_on_while_its_database_is_upgraded(
+    upgraded: dict[str, int], db: None, request: pytest.FixtureRequest
+) -> None:
+    """They read the columns that they know, and insert rows without those that they do not know."""
+    release = request.node.callspec.params["upgraded"].name
+    then, now = COLUMNS[release], columns()
+    gone = {f"{table}.{column}" for table, column in then if (table, column) not in now}
+    assert gone == set(), "dropped or renamed: leave it in the database until the release after this one"
+    narrow = {
+        f"{table}.{column}: {kind} became {now[table, column]}"
+        for (table, column), kind in then.items()
+        if _kind(now[table, column]) != _kind(kind) and _kind(now[table, column]) not in WIDER.get(_kind(kind), ())
+    }
+    assert narrow == set(), "of another type"
+    tables = {table for table, _ in then}
+    missing = {
+        f"{table}.{column}"
+        for (table, column), kind in now.items()
+        if table in tables and kind.endswith("NOT NULL") and not then.get((table, column), "").endswith("NOT NULL")
+    }
+    assert missing == set(), "new and without a default in the database: give the field a db_default"
+
+
+def _kind(words: str) -> str:
+    return words.removesuffix(" NOT NULL")
 
 
 def test_every_model_is_read_when_a_release_is_upgraded(upgraded: dict[str, int], db: None) -> None:

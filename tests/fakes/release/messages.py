@@ -154,6 +154,7 @@ def _agent() -> wire.AgentState:
         finds=wire.NodeFinds(
             "0.32.0", "vLLM 0.32.0 lacks an option", ["--shutdown-timeout"], [wire.ModelOnDisk("org/model", 1 << 34)]
         ),
+        version="0.2.0",
     )
 
 

@@ -13,7 +13,7 @@ from django.core import mail
 from django.db import IntegrityError, transaction
 
 from greenserve.mail import parse
-from pools import wire
+from pools import agent_versions, wire
 from pools.access.audit import Actor
 from pools.models import Node, Pool, Site
 from scheduler.models import Epoch
@@ -336,6 +336,29 @@ def test_silent_node_raises_by_its_last_sample_and_ends_when_its_agent_speaks(be
     assert alert.value == pytest.approx(150.0)
     assert alert.step == f"`greenserve logs node.{silent}`"
     bench.rounds(4, lambda: speak(names))
+    alert.refresh_from_db()
+    assert alert.state == "resolved"
+
+
+def test_agent_that_is_too_old_is_named_until_a_later_one_reports(bench, settings, redis_client, monkeypatch):
+    settings.GREENSERVE_ALERTS = {
+        **settings.GREENSERVE_ALERTS, "sources": ["telemetry.alerts.sources.NODES"],
+    }  # fmt: skip
+    monkeypatch.setattr(agent_versions, "LEAST", "0.2.0")
+    names = list(Node.objects.values_list("name", flat=True))
+
+    def speak(version: str) -> None:
+        for name in names:
+            own = version if name == names[0] else "0.2.0"
+            state = wire.AgentState(name, "boot", bench.now.timestamp(), 1, [], version=own)
+            redis_client.set(wire.agent_key(name), wire.encode(state), ex=60)
+
+    bench.rounds(1, lambda: speak(""))
+    (alert,) = Alert.objects.all()
+    assert (alert.rule, alert.subject) == ("agent_too_old", names[0])
+    assert "of GreenServe 0.1.0, and this control plane works with 0.2.0 and later" in alert.summary
+    assert alert.step == f"Install a later GreenServe on node {names[0]}, and start its agent again"
+    bench.rounds(6, lambda: speak("0.2.1"))
     alert.refresh_from_db()
     assert alert.state == "resolved"
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from django.contrib.auth.models import User
 
@@ -227,3 +228,15 @@ def test_nodes_are_not_accused_when_redis_is_what_is_silent():
     silent = (health.NodeHealth("a", "silent", None, {}, (), ""),)
     found = attention.items(well(redis_error="ConnectionError: refused", nodes=silent), frames.slo(target=0.9))
     assert ["Redis" in item.text for item in found] == [True]
+
+
+def test_node_whose_agent_is_too_old_is_named_with_the_remedy(monkeypatch):
+    monkeypatch.setattr(health.agent_versions, "LEAST", "0.2.0")
+    state = wire.AgentState("n1", "b", NOW_S, 1, [], "one GPU is silent", version="0.1.5")
+    found = health.judge_node("n1", state, NOW_S)
+    assert found.error.startswith(
+        "its agent is of GreenServe 0.1.5, and this control plane works with 0.2.0 and later: "
+    )
+    assert found.error.endswith("start its agent again; one GPU is silent")
+    assert not found.calm
+    assert health.judge_node("n1", msgspec.structs.replace(state, version="0.2.0", error=""), NOW_S).calm

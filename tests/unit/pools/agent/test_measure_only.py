@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+
 import pytest
 
 from core.ports import PermanentError
@@ -60,6 +62,7 @@ def test_clocks_are_left_alone_when_they_cannot_be_set_or_redis_is_away() -> Non
     for _ in range(3):
         state = tick()
     assert (state.measure_only, state.error) == ("no clock actuator", "")
+    assert state.version == importlib.metadata.version("greenserve")
     assert state.notices == ["G0 does not tell: energy counter"]
     assert link.heartbeats[-1].detail == "measure only: no clock actuator"
     assert not actuator.calls
