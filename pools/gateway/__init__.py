@@ -19,7 +19,8 @@ placing/     which go now and where to, and which wait: instance_choice.py, disp
 accounts/    what each call leaves: records.py, its row; request_journal.py, on disk before the client sees the end;
              held_rows.py, in memory while the disk takes none; request_shipper.py, to Redis;
              gateway_metrics.py; request_energy.py, reported to clients that ask; request_limits.py and
-             networks.py: what tenants and keys may send, and from where
+             networks.py: what tenants and keys may send, and from where; use_elsewhere.py: what tenants
+             use at other gateways
 requests/    bodies: endpoint.py, bodies.py and completion_bodies.py, validation.py, field_errors.py, features.py;
              answers: sse.py, responses.py, what streams tell; answer_model.py and engine_errors.py, what is changed in
              them; call.py, what all of this becomes

@@ -21,6 +21,7 @@ from .accounts.networks import Networks
 from .accounts.records import counts, row_of
 from .accounts.request_journal import Journal
 from .accounts.request_limits import LimitKeeper
+from .accounts.use_elsewhere import UseElsewhere
 from .classify.classifier import Classifier
 from .errors import ApiError, expired_key, invalid_key, model_not_found, unavailable
 from .fleet.view import FleetView, Service
@@ -58,6 +59,7 @@ class Intake:
     metrics: Metrics
     open: dict[str, Call] = field(default_factory=dict)
     budgets: BudgetKeeper = field(default_factory=BudgetKeeper)
+    use: UseElsewhere = field(default_factory=UseElsewhere)
     limits: LimitKeeper = field(default_factory=LimitKeeper)
     networks: Networks = field(default_factory=Networks)
     fields: ClientFields = field(default_factory=ClientFields)  # that clients may send to engines
@@ -202,6 +204,7 @@ class Intake:
         counted = prompt_tokens, output_tokens, source, _ = counts(call, ending)
         tokens = 0 if ending.status in NOT_SERVED else (prompt_tokens or 0) + (output_tokens or 0)
         self.budgets.count(call, tokens)
+        self.use.note_ended(call.key.tenant, tokens)
         if call.charge is not None:
             ended_s = call.request.received_s if ending.ended_s is None else ending.ended_s
             call.charge.settle(tokens, ended_s)

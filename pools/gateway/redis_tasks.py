@@ -148,6 +148,23 @@ class RedisLink:
             found = await pipe.execute()
         return int(found[-1])
 
+    async def share_use(self, process: str, use: wire.GatewayUse) -> list[wire.GatewayUse]:
+        """Says what tenants have used here, and returns what gateways say, this one included."""
+        key = wire.gateway_use_key(wire.gateway_member(process, socket.gethostname()))
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.set(key, wire.encode(use), ex=wire.GATEWAY_USE_TTL_S)
+            pipe.zrange(wire.GATEWAYS_KEY, 0, -1)
+            _, members = await pipe.execute()
+        keys = [wire.gateway_use_key(member.decode()) for member in members]
+        found = []
+        for value in await self._redis.mget(keys) if keys else []:
+            try:
+                if value is not None:
+                    found.append(wire.decode(value, wire.GatewayUse))
+            except msgspec.DecodeError as error:
+                log.error("what another gateway says of its tenants cannot be read: %s", error)
+        return found
+
     async def ask_clock(self, gateway: str, ask: PendingClockRequest) -> None:
         """Tells an instance's agent; one that does not listen now hears the next renewal."""
         request = wire.ClockRequest(
@@ -329,6 +346,23 @@ async def keep_beating(
             detail = f"{view.ready_instances} instances ready"
             detail += f", {len(engines)} cannot be reached" if engines else ""
             view.gateways = max(1, await link.beat(process, detail, open_requests(), disk_state(), engines))
+            beat.worked()
+        except (RedisError, OSError) as error:
+            beat.failed(error)
+        await beat.pause()
+
+
+async def keep_sharing(
+    link: RedisLink,
+    process: str,
+    own: Callable[[], wire.GatewayUse],
+    charge: Callable[[list[wire.GatewayUse]], None],
+) -> None:
+    """Tells other gateways what tenants used here, and hears what they used there."""
+    beat = Repeated("sharing what tenants use", HEARTBEAT_PERIOD_S)
+    while True:
+        try:
+            charge(await link.share_use(process, own()))
             beat.worked()
         except (RedisError, OSError) as error:
             beat.failed(error)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from core.predictors.boosted_lengths import BoostedLengthPredictor
+from pools import wire
 from pools.registration.worker_hosts import WorkerHosts
 
 from . import redis_tasks
@@ -107,7 +108,7 @@ class GatewayRuntime:
         self.health = HealthChecks(self.fleet, config.engine_trust)
         self.hung = HungEngines(self.dispatcher)
         self.early = EarlyMoves(self.dispatcher, router)
-        self.intake = Intake(self.fleet, self.classifier, self.journal, self.metrics)
+        self.intake = Intake(self.fleet, self.classifier, self.journal, self.metrics, use=self.dispatcher.use)
 
     def metrics_page(self, in_flight: int, connections: Connections, everywhere: Labels = ()) -> bytes:
         """Returns `/metrics`. `everywhere`: labels of every sample."""
@@ -183,6 +184,7 @@ class GatewayRuntime:
         self.begin(redis_tasks.keep_asking(link, config.name, asks), "clock requests")
         beating = (link, config.name, self.fleet, self.intake.open_requests, self.journal.disk_state)
         self.begin(redis_tasks.keep_beating(*beating, self.health.unreachable), "heartbeat")
+        self.begin(redis_tasks.keep_sharing(link, config.name, self.dispatcher.use.message, self._charge), "use")
 
     def begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Begins a task that goes on until `stop`."""
@@ -228,6 +230,11 @@ class GatewayRuntime:
         self.deadlines.close()
         self.tokenizers.close()
         self.classifier.close()
+
+    def _charge(self, messages: list[wire.GatewayUse]) -> None:
+        queued, ended = self.dispatcher.use.hear(messages)
+        self.dispatcher.charge(queued)
+        self.intake.budgets.count_elsewhere(ended, time.time())
 
     async def _keep_looking(self) -> None:
         while True:

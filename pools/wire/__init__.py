@@ -48,6 +48,7 @@ from pools.wire.fleet_snapshot import (
     RequestPolicy,
     RequestTuning,
 )
+from pools.wire.gateway_use import GATEWAY_USE_TTL_S, GatewayUse
 from pools.wire.measured_engines import (
     MeasuredEngine,
     decode_profile,
@@ -100,6 +101,7 @@ from pools.wire.redis_keys import (
     desired_key,
     gateway_member,
     gateway_process,
+    gateway_use_key,
     node_queue,
     open_requests_key,
     process_name,
@@ -151,6 +153,7 @@ __all__ = [
     "FLEET_KEYS_KEY",
     "FLEET_SERVICES_KEY",
     "GATEWAYS_KEY",
+    "GATEWAY_USE_TTL_S",
     "GPU_NUMBERS",
     "HEARTBEAT_TTL_S",
     "INGEST_GROUP",
@@ -182,6 +185,7 @@ __all__ = [
     "FleetKey",
     "FleetPool",
     "FleetService",
+    "GatewayUse",
     "GpuLabels",
     "GpuSampleRow",
     "GpuSamples",
@@ -216,6 +220,7 @@ __all__ = [
     "encode_profile",
     "gateway_member",
     "gateway_process",
+    "gateway_use_key",
     "node_queue",
     "open_requests_key",
     "process_name",

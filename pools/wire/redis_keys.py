@@ -20,6 +20,7 @@
 | `greenserve:processes`, and `:<plane>` | string with expiry, ProcessTable | supervisors, each second | health page |
 | `greenserve:gateways` | sorted set, `<name>@<host>` by last sign of life | gateways | gateways: how many they are |
 | `greenserve:open:<gateway>` | string with expiry, OpenRequests | gateways, each two seconds | scheduler.control |
+| `greenserve:use:<gateway>` | string with expiry, GatewayUse | gateways, each two seconds | gateways |
 | `greenserve:alive:<process>` | string with expiry, Heartbeat | every process | health page |
 | `greenserve:runs`, and `:<plane>` | count of the task without work | Celery workers | their supervisor |
 | `greenserve:tasks` | hash, sums by `<task>|<outcome>` and `<task>|seconds` | Celery workers | web's `/metrics` |
@@ -64,6 +65,7 @@ ALIVE_PREFIX = "greenserve:alive:"
 CLOCK_PREFIX = "greenserve:clock:"
 WORKER_PREFIX = "greenserve:worker:"
 OPEN_REQUESTS_PREFIX = "greenserve:open:"
+GATEWAY_USE_PREFIX = "greenserve:use:"
 
 
 def desired_key(node: str) -> str:
@@ -104,6 +106,10 @@ def gateway_member(process: str, host: str) -> str:
 def gateway_process(member: str) -> str:
     """Returns the name of a member's process; those of 0.1.0 are members by it alone."""
     return member.partition("@")[0]
+
+
+def gateway_use_key(gateway: str) -> str:
+    return GATEWAY_USE_PREFIX + gateway
 
 
 def open_requests_key(gateway: str) -> str:

@@ -124,6 +124,14 @@ class FairQueue(Generic[T]):
         self._charge(tenant, entry.request.tokens)
         return entry.item
 
+    def charge(self, tenant: Hashable, tokens: int) -> None:
+        """Charges a tenant for what another queue of the same service gave it, if it waits here.
+
+        Who does not wait here is charged nothing: what it uses where nobody waits takes nothing from others.
+        """
+        if tenant in self._heaps and self._live(tenant):
+            self._charge(tenant, tokens)
+
     def remove(self, item: T) -> bool:
         """Takes one out that is not to be served; says whether it waited."""
         entry = self._entries.get(item)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from core.algorithms.queue.queueing import Order, OrderConfig
 from core.controllers.request.hand_on import HandOn
 from core.controllers.request.routing import RouteRequest
 
+from ..accounts.use_elsewhere import UseElsewhere
 from ..classify.classifier import Classifier
 from ..errors import ApiError, none_ready
 from ..fleet.instance import Instance
@@ -82,6 +83,7 @@ class Dispatcher:
         self.retries = RetryBudget()
         self.ticks = Ticks()
         self._queues: dict[tuple[str, str | None], ClassQueue] = {}
+        self.use = UseElsewhere()
         self._again: set[str] = set()  # services for which `_try_again` is to be called
         self._hand_on: dict[str, HandOn] = defaultdict(HandOn)  # by service
 
@@ -220,6 +222,12 @@ class Dispatcher:
             self._again.add(service.name)
             self.ticks.call_later(service.policy.tuning.throttle_retry_s, partial(self._try_again, service.name))
 
+    def charge(self, used: Mapping[str, Mapping[str, int]]) -> None:
+        """Charges tenants that wait here for what other gateways gave them, by queue."""
+        for (service_name, class_name), queue in self._queues.items():
+            for tenant, tokens in used.get(_name(service_name, class_name), {}).items():
+                queue.waiters.charge(tenant, tokens)
+
     def _try_again(self, service_name: str) -> None:
         self._again.discard(service_name)
         self.room(service_name)
@@ -235,6 +243,7 @@ class Dispatcher:
                 continue
             queue.waiters.pop()
             queue.departed(time.monotonic())
+            self.use.note_queued(_name(service.name, waiter.call.class_name), waiter.call.key.tenant, waiter.row.tokens)
             if waiter.place.done():  # its client has just left
                 slot.end()
             else:
@@ -347,3 +356,8 @@ class Dispatcher:
 def order_config(service: Service) -> OrderConfig:
     policy = service.policy
     return OrderConfig(Order(policy.order), aging_tokens_per_s=policy.aging_tokens_per_s)
+
+
+def _name(service_name: str, class_name: str | None) -> str:
+    """Names a queue for all gateways."""
+    return f"{service_name}/{class_name or ''}"

@@ -40,6 +40,9 @@ def every() -> dict[str, wire.Message]:
         wire.open_requests_key("gateway"): wire.OpenRequests(
             ["llama3-70b"], [0], ["0c6f6c2b7a11"], [NOW_S], [374], [129]
         ),
+        wire.gateway_use_key("gateway@gw-1"): wire.GatewayUse(
+            "boot-1", {"llama3-70b/LL": {"acme": 374}}, {"acme": 503}
+        ),
         wire.PROCESSES_KEY: wire.ProcessTable(
             NOW_S,
             [

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from pools import wire
 from pools.gateway import redis_tasks
+from pools.gateway.accounts.use_elsewhere import UseElsewhere
 from pools.gateway.errors import ApiError
 from pools.open_requests import open_requests
 from scheduler.control.apply import message_writer
@@ -73,6 +74,32 @@ async def test_a_dozen_gateways_of_four_machines_admit_no_more_than_the_limit_to
     assert admitted(counters, 10 * LIMIT, at_s=100.0) == LIMIT
     assert admitted(counters, 10 * LIMIT, at_s=130.0) == LIMIT // 2, "half a minute has come back"
     assert {found.request_id for found in open_requests(redis_client, "chat")} == {f"r{n}" for n in range(12)}
+
+
+async def test_each_gateway_hears_what_tenants_used_at_all_others(
+    links: list[Link], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await known(links, monkeypatch)
+    used = [UseElsewhere() for _ in links]
+    heard = [(0, 0)] * len(links)
+
+    async def share() -> None:
+        for number, (own, (host, name, link)) in enumerate(zip(used, links, strict=True)):
+            monkeypatch.setattr(redis_tasks.socket, "gethostname", lambda host=host: host)
+            queued, ended = own.hear(await link.share_use(name, own.message()))
+            heard[number] = (
+                heard[number][0] + queued.get("chat/LL", {}).get("acme", 0),
+                heard[number][1] + ended.get("acme", 0),
+            )
+
+    for _ in range(2):  # each has heard of each
+        await share()
+    for own in used:
+        own.note_queued("chat/LL", "acme", 10)
+        own.note_ended("acme", 3)
+    for _ in range(3):
+        await share()
+    assert heard == [(110, 33)] * 12, "of the eleven others, each once"
 
 
 async def test_gateways_that_remain_take_over_the_parts_of_those_that_are_gone(

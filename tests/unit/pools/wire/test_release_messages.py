@@ -20,6 +20,7 @@ RECORDED: list[dict[str, Any]] = [
 NOT_YET_RELEASED = {
     "DiskState",
     "FleetIndex",
+    "GatewayUse",
     "HostSampleRow",
     "MeasuredEngine",
     "ModelOnDisk",

@@ -33,8 +33,8 @@ class AskedCall:
     request: CameAt
 
 
-def asked(budget: wire.RefusingBudget | None, at_s: float = NOW_S, tenant_id: int = 7) -> Any:
-    return AskedCall(wire.FleetKey("ab" * 32, 1, "acme", tenant_id, budget=budget), CameAt(at_s))
+def asked(budget: wire.RefusingBudget | None, at_s: float = NOW_S, tenant: str = "acme") -> Any:
+    return AskedCall(wire.FleetKey("ab" * 32, 1, tenant, 7, budget=budget), CameAt(at_s))
 
 
 def refused(keeper: BudgetKeeper, call: Any) -> ApiError:
@@ -67,9 +67,19 @@ def test_tokens_are_counted_until_the_ledger_has_them() -> None:
     keeper.check(asked(budget))
     keeper.count(asked(budget, NOW_S), 1)
     assert "1,000 of 1,000 tokens" in refused(keeper, asked(budget)).message
-    keeper.check(asked(budget, tenant_id=8))
+    keeper.check(asked(budget, tenant="other"))
     keeper.check(asked(wire.RefusingBudget(DECEMBER_S, "", 1_000, 998, NOW_S)))
     refused(keeper, asked(wire.RefusingBudget(DECEMBER_S, "", 1_000, 1_000, NOW_S + 60)))
+
+
+def test_tokens_of_other_gateways_count_until_the_ledger_has_them() -> None:
+    keeper = BudgetKeeper()
+    budget = wire.RefusingBudget(DECEMBER_S, "", 1_000, 600, NOW_S - 300)
+    keeper.count_elsewhere({"acme": 300, "other": 9_000}, NOW_S - 60)
+    keeper.check(asked(budget))
+    keeper.count_elsewhere({"acme": 100}, NOW_S)
+    assert "1,000 of 1,000 tokens" in refused(keeper, asked(budget)).message
+    keeper.check(asked(wire.RefusingBudget(DECEMBER_S, "", 1_000, 999, NOW_S + 60)))
 
 
 def put(bench: Bench, budget: wire.RefusingBudget) -> None:
