@@ -1,4 +1,4 @@
-"""What is answered to requests that reach no view, or whose view raised: problem documents under /api/, else pages."""
+"""Answers requests that come to no view, or whose view raised: problem documents under /api/, else pages."""
 
 from __future__ import annotations
 

@@ -276,9 +276,9 @@ def judge_node(
     name: str, agent: wire.AgentState | None, now_s: float, unreachable: Mapping[str, str] | None = None
 ) -> NodeHealth:
     """A node whose agent has not spoken for ten seconds is silent: nothing new is known of it."""
-    reach = dict(unreachable or {})
+    lost = dict(unreachable or {})
     if agent is None:
-        return NodeHealth(name, "silent", None, {}, (), "", unreachable=reach)
+        return NodeHealth(name, "silent", None, {}, (), "", unreachable=lost)
     age_s = max(0.0, now_s - agent.at_s)
     states: dict[str, int] = {}
     for instance in agent.instances:
@@ -288,7 +288,7 @@ def judge_node(
     notes = "; ".join(filter(None, (only, *agent.notices)))
     state = "silent" if age_s > AGENT_SILENT_S else "reporting"
     error = "; ".join(filter(None, (agent_versions.too_old(agent), agent.error)))
-    return NodeHealth(name, state, age_s, states, failed, error, notes, reach)
+    return NodeHealth(name, state, age_s, states, failed, error, notes, lost)
 
 
 def judge_feed(feed: FeedState, refresh_s: float, now_s: float) -> str:

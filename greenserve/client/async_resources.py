@@ -1987,6 +1987,10 @@ class AsyncNodes:
             Call("POST", f"nodes/{key_segment(key)}/validate/", body=fields, harmless=True), m.ValidationResult
         )
 
+    async def state_retrieve(self, name: str, /) -> m.NodeState:
+        """Returns the state of a node as it was last reported."""
+        return await self._transport.read(Call("GET", f"nodes/{segment(name)}/state/"), m.NodeState)
+
 
 class AsyncOverheads:
     """`/api/v1/overheads/`"""

@@ -37,6 +37,7 @@ Loop = Literal["carbon", "scale", "shard", "clock"]
 Matching = Literal["hourly", "period"]
 Mode = Literal["act", "advise", "approve"]
 NewReportBasis = Literal["usage", "allocation", "marginal", "none"]
+NodeStateState = Literal["reporting", "silent"]
 OverrideKind = Literal["workers", "clock", "partition", "drain"]
 Part = Literal["direct", "base", "idle", "transition", "unattributed", "demand"]
 Policy = Literal[
@@ -945,6 +946,17 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     etag: str
 
 
+class ModelOnDisk(msgspec.Struct, frozen=True, kw_only=True):
+    """The API's model on disk.
+
+    Attributes:
+        weights: As a model card names them: an id of Hugging Face, or a folder.
+    """
+
+    weights: str
+    size_bytes: int
+
+
 class ModelledBlock(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of one block under the baseline's policy. Null: not known, for the reason in `why`."""
 
@@ -971,6 +983,34 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     site: str
     gpus: dict[str, int]
     etag: str
+
+
+class NodeFinds(msgspec.Struct, frozen=True, kw_only=True):
+    """`vllm`: its version. `fault`: why no engine can be started. `missing`: options that this vLLM lacks."""
+
+    vllm: str
+    fault: str
+    missing: tuple[str, ...]
+    models: tuple[ModelOnDisk, ...]
+
+
+class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """A node now. `finds` is null where its agent starts no engines, has not looked yet, or is silent.
+
+    Attributes:
+        age_s: Since its agent's last report.
+        instances: Counts by state.
+    """
+
+    node: str
+    state: NodeStateState
+    age_s: float | None
+    error: str
+    notes: str
+    instances: dict[str, int]
+    failed: tuple[str, ...]
+    unreachable: tuple[UnreachableInstance, ...]
+    finds: NodeFinds | None
 
 
 class Overhead(msgspec.Struct, frozen=True, kw_only=True):
@@ -1785,6 +1825,17 @@ class TrialDetail(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[TrialBlock, ...]
     outcome: dict[str, Any]
     baseline: TrialBaseline | None
+
+
+class UnreachableInstance(msgspec.Struct, frozen=True, kw_only=True):
+    """The API's unreachable instance.
+
+    Attributes:
+        why: Which gateways do not reach it, where and why.
+    """
+
+    uid: str
+    why: str
 
 
 class UseRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -2819,12 +2870,14 @@ class NodeOffer(TypedDict, total=False):
 
     Attributes:
         token: From `greenserve node token`; good for one machine, once.
+        release: The version of GreenServe on the machine.
     """
 
     token: Required[str]
     name: Required[str]
     driver: Required[str]
     gpus: Required[Sequence[GpuOffer]]
+    release: str
 
 
 class PartitionChanges(TypedDict, total=False):

@@ -1929,6 +1929,10 @@ class Nodes:
             Call("POST", f"nodes/{key_segment(key)}/validate/", body=fields, harmless=True), m.ValidationResult
         )
 
+    def state_retrieve(self, name: str, /) -> m.NodeState:
+        """Returns the state of a node as it was last reported."""
+        return self._transport.read(Call("GET", f"nodes/{segment(name)}/state/"), m.NodeState)
+
 
 class Overheads:
     """`/api/v1/overheads/`"""

@@ -10,7 +10,7 @@ import socket
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from pools.agent.devices.driver_meter import Inventory
 
+_MOST_SHOWN = 8  # models
 CODE = Path(__file__).resolve().parents[2]
 
 
@@ -95,6 +96,13 @@ def inventory(as_json: bool, gpus: str) -> None:
     help="The program `vllm` to start engines with.",
 )
 @click.option(
+    "--engine-host", help="With --vllm: address that engines listen at; else the one towards the control plane."
+)
+@click.option("--engine-address", help="With --vllm: where gateways reach engines, if elsewhere than --engine-host.")
+@click.option(
+    "--model-folder", multiple=True, type=click.Path(exists=True, file_okay=False), help="Folder with models' weights."
+)
+@click.option(
     "--cpu", metavar="TYPE:COUNT", help="For a machine without GPUs: what stands for them, to try GreenServe on."
 )
 @click.option(
@@ -114,6 +122,9 @@ def join(
     user: str | None,
     keep: Path | None,
     vllm: Path | None,
+    engine_host: str | None,
+    engine_address: str | None,
+    model_folder: tuple[str, ...],
     cpu: str | None,
     gpus: str,
     power: str,
@@ -131,11 +142,18 @@ def join(
     called = name or re.sub(r"[^a-zA-Z0-9_-]+", "-", socket.gethostname().split(".")[0]).strip("-")
     found = _inventory(gpus) if cpu is None else _declared(called, cpu, power)
     _show(found)
+    folder = (keep or env.read().var_dir).absolute()
+    given = {"engine_host": engine_host, "engine_address": engine_address, "model_folder": model_folder}
+    engine_words = _engine_words(vllm, folder / "engines", given)
+    if vllm is not None:
+        arguments = join_fleet.CPU_ARGUMENTS if cpu is not None else ()
+        values = {**given, "vllm": str(vllm), "engines": str(folder / "engines"), "vllm_argument": arguments}
+        _show_engines(values, by_uuid=cpu is None)
     try:
         joined = join_fleet.send(url, join_fleet.offer(token, called, found))
     except AdapterError as error:
         fail(str(error))
-    settings = join_fleet.keep(keep or env.read().var_dir, joined)
+    settings = join_fleet.keep(folder, joined)
     runs = "It runs engines when it is opened to planning" if vllm else "It is metered"
     click.echo(f"Joined {joined.cluster} as node {joined.node}. {runs}; no plan counts on it yet.")
     for note in joined.notes:
@@ -143,12 +161,12 @@ def join(
     click.echo(f"The agent's settings are in {settings}; only you can read them.")
     if why := join_fleet.unreachable(joined.broker_url):
         click.echo(f"But {why}.")
+    if vllm is not None:
+        click.echo(join_fleet.engine_notice(joined.broker_url, engine_host, engine_address))
     more: tuple[str, ...] = join_fleet.GPU_NODE if gpus == "nvml" else ("--gpus", gpus)
     if cpu is not None:
         more = ("--gpus", "cpu", "--devices", cpu, "--power", power)
-    more = (*more, "--spool", str((settings.parent / "spool" / "agents" / joined.node).absolute()))
-    if vllm is not None:
-        more = (*more, "--vllm", str(vllm.absolute()), "--engines", str((settings.parent / "engines").absolute()))
+    more = (*more, "--spool", str(folder / "spool" / "agents" / joined.node), *engine_words)
     if vllm is not None and cpu is not None:
         more = (*more, *join_fleet.CPU_ENGINES)
     units = {"greenserve-agent.service": systemd_units.agent_unit(joined.node, runs_as.pw_name, settings, CODE, more)}
@@ -165,6 +183,46 @@ def join(
     click.echo(how_many)
     for unit, text in units.items():
         click.echo(f"\n# /etc/systemd/system/{unit}\n{text}", nl=False)
+
+
+def _engine_words(vllm: Path | None, engines: Path, given: dict[str, Any]) -> tuple[str, ...]:
+    """Returns the agent's options for engines. `given`: of those, what was said on this command line."""
+    words = []
+    for name, value in given.items():
+        option = f"--{name.replace('_', '-')}"
+        if value and vllm is None:
+            fail(f"{option} is for engines, which the agent starts with --vllm only", 2)
+        for one in (value,) if isinstance(value, str) else value or ():
+            words += [option, os.path.abspath(one) if name == "model_folder" else one]
+    return () if vllm is None else ("--vllm", str(vllm.absolute()), "--engines", str(engines), *words)
+
+
+def _show_engines(values: dict[str, Any], by_uuid: bool) -> None:
+    """Shows the version of vLLM and the weights that are here; a vLLM that lacks options ends the join."""
+    from core.ports import AdapterError
+    from pools.agent.vllm import models_on_disk, vllm_program
+    from pools.agent.vllm.vllm_options import vllm_options
+
+    try:
+        # Where engines listen is found when the control plane's Redis is known: here it does not matter.
+        options = vllm_options(values, by_uuid)
+    except click.UsageError as error:
+        fail(error.message, 2)
+    except AdapterError as error:
+        fail(str(error))
+    assert options is not None
+    found = vllm_program.ask(options)
+    if found.fault:
+        fail(found.fault)
+    known = (
+        "" if found.version in vllm_program.KNOWN else ", not tried with GreenServe; it has the options that we need"
+    )
+    click.echo(f"vLLM {found.version or 'of a version that it does not tell'}{known}")
+    models = models_on_disk.find(options.folder / "weights", options.model_folders, os.environ)
+    for model in models[:_MOST_SHOWN]:
+        click.echo(f"  weights {model.weights}, {model.size_bytes / 1e9:.1f} GB")
+    if len(models) > _MOST_SHOWN:
+        click.echo(f"  and {len(models) - _MOST_SHOWN} more")
 
 
 def account(user: str | None) -> pwd.struct_passwd:

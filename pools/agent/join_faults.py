@@ -33,7 +33,7 @@ class _Problem(msgspec.Struct):
 
 
 def refused(address: str, status: int, kind: str, body: bytes) -> str:
-    """Words an answer that is no welcome. `kind`: its Content-Type."""
+    """Returns the words for an answer that is no welcome. `kind`: its Content-Type."""
     if "json" in kind:
         try:
             return f"{address} answered {status}: {_words_of(msgspec.json.decode(body, type=_Problem), body)}"
@@ -61,7 +61,7 @@ def not_understood(address: str, body: bytes) -> str:
 
 
 def unanswered(address: str, host: str, port: int, error: Exception, timeout_s: float) -> str:
-    """Words why no answer came. `error`: what urllib raised, or its reason."""
+    """Returns the words why no answer came. `error`: what urllib raised, or its reason."""
     reason = getattr(error, "reason", error)
     where = f"{host}:{port}"
     match reason:
@@ -93,7 +93,7 @@ def unanswered(address: str, host: str, port: int, error: Exception, timeout_s: 
 
 
 def clocks_apart(date: str, now: datetime) -> str:
-    """Words by how much this machine's clock differs from the control plane's; empty: it does not, or is not known.
+    """Returns by how much this machine's clock differs from the control plane's; empty: it does not, or is not known.
 
     `date`: the Date header of its answer. `now`: with a time zone.
     """

@@ -19,10 +19,11 @@ import msgspec
 from core.ports import AdapterError, PermanentError, RetryableError
 from pools.actuator.actuator_protocol import DEFAULT_SOCKET
 
-from . import join_faults, join_versions
+from . import join_faults, join_versions, own_address
 from .devices.driver_meter import Inventory
 from .join_messages import GpuOffer, Joined, NodeOffer
 from .redis_link import redis_url
+from .vllm.vllm_options import DEFAULT_PORTS, engine_addresses
 
 TIMEOUT_S = 15.0
 _MOST_BYTES = 1 << 16
@@ -115,6 +116,23 @@ def unreachable(broker_url: str) -> str:
     return ""
 
 
+def engine_notice(broker_url: str, host: str | None, address: str | None) -> str:
+    """Says where engines of this machine will listen. `host`, `address`: as given; None: not."""
+    try:
+        listens, reached = engine_addresses(redis_url(broker_url), host, address)
+    except AdapterError as error:
+        return f"Where engines are to listen is not known yet: {error}."
+    if own_address.is_loopback(reached):
+        return (
+            f"Engines listen at {listens}, which gateways of this machine alone reach: the control plane's Redis is on "
+            "it. For others give --engine-host."
+        )
+    return (
+        f"Engines listen at {listens}, and gateways reach them at {reached}. They ask nobody who he is: let gateways "
+        f"alone to their ports ({DEFAULT_PORTS})."
+    )
+
+
 def keep(folder: Path, joined: Joined) -> Path:
     """Writes the agent's environment where its owner alone can read it: the broker's URL may hold a password."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -128,10 +146,11 @@ def keep(folder: Path, joined: Joined) -> Path:
 
 GPU_NODE = ("--gpus", "nvml", "--actuator", str(DEFAULT_SOCKET))
 # What a vLLM for processors needs to start beside others: no cores of its own, no compiling, a KV cache of 256 MiB.
+CPU_ARGUMENTS = ("--enforce-eager", "--kv-cache-memory-bytes", str(256 << 20))
 CPU_ENGINES = (
     *(f"--vllm-env={name}" for name in ("VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1")),
     "--vllm-env=VLLM_HOST_IP=127.0.0.1",
-    *(f"--vllm-argument={word}" for word in ("--enforce-eager", "--kv-cache-memory-bytes", str(256 << 20))),
+    *(f"--vllm-argument={word}" for word in CPU_ARGUMENTS),
 )
 
 

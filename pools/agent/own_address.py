@@ -1,4 +1,4 @@
-"""Which of this machine's addresses others reach it at: the one that its routes give a connection to them."""
+"""Finds this machine's own address, as others have it: the one that its routes give a connection to them."""
 
 from __future__ import annotations
 

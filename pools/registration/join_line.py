@@ -12,7 +12,7 @@ TOKEN_SHOWN = "TOKEN"  # stands for the token in the line, until one is made
 
 @dataclass(frozen=True, slots=True)
 class JoinLine:
-    """What to paste on the machine. `caveat`: why it works on few machines, and the remedy; empty: on all."""
+    """The line to paste on the machine. `caveat`: why it works on few machines, and the remedy; empty: on all."""
 
     text: str
     caveat: str

@@ -1,4 +1,4 @@
-"""Where the dashboard is reached: as is set, else by what the web process listens on and this machine's routes."""
+"""Finds the dashboard's address for other machines: as is set, else by where it listens and this machine's routes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pools.agent import own_address
 
 @dataclass(frozen=True, slots=True)
 class WebAddress:
-    """Where the web process listens, and what is set of how it is reached.
+    """The address that the web process listens on, and what is set of how others come to it.
 
     Attributes:
         public_url: GREENSERVE_PUBLIC_URL; None: it is derived.

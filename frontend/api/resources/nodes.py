@@ -147,7 +147,7 @@ class NodeStateSerializer(serializers.Serializer):
 
 
 class NodeStateView(View):
-    """What a node's agent reports of it, what it found on its machine, and which instances gateways do not reach."""
+    """Shows what a node's agent reports of it and found on its machine, and which instances gateways do not reach."""
 
     @extend_schema(responses=NodeStateSerializer)
     def get(self, request: Request, name: str) -> Response:

@@ -1,4 +1,4 @@
-"""What is on a node for engines: the version of vLLM, the options that it lacks, and weights on the disk."""
+"""Finds what is on a node for engines: the version of vLLM, the options that it lacks, and weights on the disk."""
 
 from __future__ import annotations
 

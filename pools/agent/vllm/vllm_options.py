@@ -17,6 +17,7 @@ from .launch import KEY_VARIABLE, VllmOptions
 DEFAULT_FOLDER = "var/engines"
 _KEY_ARGUMENTS = ("--api-key", "--api_key")  # whose value all on the machine could read
 _TLS = ("tls_certificate", "tls_key", "tls_authority")
+DEFAULT_PORTS = "18400-18499"
 
 
 def click_options() -> list[click.Option]:
@@ -35,7 +36,7 @@ def click_options() -> list[click.Option]:
         click.Option(["--tls-certificate"], help="PEM file: the node's certificate, which its engines show gateways."),
         click.Option(["--tls-key"], help="PEM file: the key of that certificate."),
         click.Option(["--tls-authority"], help="PEM file: the certificate of who signed it."),
-        click.Option(["--engine-ports"], default="18400-18499", help="Ports that engines may listen at, FIRST-LAST."),
+        click.Option(["--engine-ports"], default=DEFAULT_PORTS, help="Ports that engines may listen at, FIRST-LAST."),
         click.Option(
             ["--vllm-argument"], multiple=True, help="For every engine, a word each: --vllm-argument=--seed=1."
         ),
@@ -120,7 +121,7 @@ def vllm_options(values: dict[str, Any], by_uuid: bool, redis_url: str = "") -> 
         host=host,
         address=address,
         tls=_tls(values),
-        ports=_ports(values.get("engine_ports") or "18400-18499"),
+        ports=_ports(values.get("engine_ports") or DEFAULT_PORTS),
         arguments=tuple(values.get("vllm_argument") or ()),
         environment=variables,
         by_uuid=by_uuid,

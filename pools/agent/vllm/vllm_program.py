@@ -25,7 +25,7 @@ _SAMPLE = InstanceSpec(
 
 @dataclass(frozen=True, slots=True)
 class VllmFound:
-    """What the program is. `fault`: why no engine can be started with it, and the remedy; empty: none is known."""
+    """The program as it answered. `fault`: why no engine can be started with it, and the remedy; empty: one can."""
 
     version: str = ""
     missing: tuple[str, ...] = ()

@@ -43,7 +43,7 @@ class EngineProbe:
             return Finding(f"/health cannot be asked: {error or type(error).__name__}")
 
     def _no_connection(self, error: aiohttp.ClientError | TimeoutError) -> str:
-        """Words why no connection came about."""
+        """Returns why no connection came about."""
         cause = getattr(error, "os_error", None) or getattr(error, "certificate_error", None)
         match error, cause:
             case aiohttp.ConnectionTimeoutError(), _:

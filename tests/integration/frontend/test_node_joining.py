@@ -36,7 +36,7 @@ def node(db, redis_client) -> Node:
     return Node.objects.create(cluster=cluster, name="box-1", schedulable=False)
 
 
-def test_page_rest_and_doctor_show_what_the_node_has_and_what_gateways_do_not_reach(
+def test_page_rest_and_doctor_show_what_the_node_has_and_which_engines_gateways_lack(
     node, redis_client, monkeypatch
 ) -> None:
     finds = wire.NodeFinds("0.6.1", "vLLM 0.6.1 lacks --port", ["--port"], [wire.ModelOnDisk("org/model", 3 << 30)])
@@ -73,7 +73,7 @@ def words(client: Client, path: str = "/nodes/box-1/?part=joining") -> str:
     return client.get(path).content.decode()
 
 
-def test_page_and_command_show_the_same_line_with_an_address_that_machines_reach(node, settings) -> None:
+def test_page_and_command_show_the_same_line_with_an_address_for_other_machines(node, settings) -> None:
     settings.GREENSERVE_WEB_ADDRESS = WebAddress(None, "127.0.0.1", 8000)
     client = client_of("operator")
     assert "GREENSERVE_WEB_HOST=0.0.0.0" in words(client, "/nodes/box-1/")

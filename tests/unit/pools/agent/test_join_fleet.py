@@ -69,7 +69,7 @@ def test_problem_is_shown_with_its_fields_and_remedy() -> None:
         (418, PermanentError, "is this the address that `greenserve node token` prints?"),
     ],
 )
-def test_page_of_a_proxy_is_told_from_an_answer_of_greenserve(
+def test_page_of_a_proxy_is_distinguished_from_an_answer_of_greenserve(
     status: int, kind: type[AdapterError], words: str
 ) -> None:
     page = b"<html><head><title>Bad\n Gateway</title></head><body>nginx</body></html>"

@@ -1,4 +1,4 @@
-"""Where engines listen, and where gateways are told to reach them."""
+"""Where engines listen, and at which address gateways connect to them."""
 
 from __future__ import annotations
 
