@@ -51,6 +51,7 @@ class FakeEngine:
     close_when_idle: bool = False
     held: asyncio.Event | None = None
     received: list[Received] = field(default_factory=list)
+    looks: int = 0  # requests for its health, which are not among the received
     aborted: int = 0
     finished: int = 0
     connections: int = 0
@@ -84,7 +85,10 @@ class FakeEngine:
         self.connections += 1
         try:
             while (request := await _read(reader)) is not None:
-                self.received.append(request)
+                if request.path == "/health":
+                    self.looks += 1
+                else:
+                    self.received.append(request)
                 if not await self._answer(request, reader, writer) or self.close_when_idle:
                     break
         except (*_LEFT, asyncio.CancelledError):

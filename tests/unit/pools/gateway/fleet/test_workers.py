@@ -178,7 +178,7 @@ async def test_worker_is_left_out_until_its_health_check_succeeds(api: WorkerBen
     engine = api.bench.engine
     engine.status = 503
     await api.register(engine.url)
-    await until(lambda: len(engine.received) >= 2)
+    await until(lambda: engine.looks >= 2)
     assert api.ready() == 0
     _, listed = await api.ask("GET")
     assert (listed["data"][0]["status"], listed["data"][0]["detail"]) == ("failing", "/health answers 503")
@@ -188,7 +188,7 @@ async def test_worker_is_left_out_until_its_health_check_succeeds(api: WorkerBen
     await until(lambda: api.ready() == 0)
     engine.status = 200
     await until(lambda: api.ready() == 1)
-    assert {sent.path for sent in engine.received} == {"/health"}
+    assert not engine.received
 
 
 async def test_worker_is_left_out_when_nobody_listens(api: WorkerBench) -> None:
@@ -216,7 +216,7 @@ async def test_worker_goes_when_it_leaves_and_what_runs_there_ends(api: WorkerBe
     _, worker = await api.register(bench.engine.url)
     await until(lambda: api.ready() == 1)
     running = asyncio.create_task(bench.events(completion()))
-    await until(lambda: len(bench.engine.received) > 1 and bench.engine.received[-1].path != "/health")
+    await until(lambda: len(bench.engine.received) > 0)
     assert await api.ask("DELETE", f"/{worker['id']}") == (
         200,
         {"id": worker["id"], "object": "worker", "deleted": True},
