@@ -184,7 +184,7 @@ def test_actuator_of_a_node_starts(node: Environment) -> None:
     socket, state = node.folder / "actuator.sock", node.folder / "locks"
     process = node.start("python", "-m", "pools.actuator", "--socket", str(socket), "--state", str(state))
     with ended(process, signal.SIGTERM):
-        wait_for("the actuator's socket", socket.exists, timeout_s=20.0, every_s=0.05)
+        wait_for("the actuator's socket", socket.exists, timeout_s=60.0, every_s=0.05)
 
 
 def test_agent_of_a_node_reports(node: Environment, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_agent_of_a_node_reports(node: Environment, tmp_path: Path) -> None:
             wait_for(
                 "the agent's report, or its end",
                 lambda: client.exists(wire.agent_key("box")) or process.poll() is not None,
-                timeout_s=30.0,
+                timeout_s=90.0,
             )
 
 
