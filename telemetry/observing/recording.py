@@ -96,7 +96,10 @@ def why_not(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
         return f"answered {error.code}"
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
-    return "did not answer in time" if isinstance(reason, TimeoutError) else str(reason) or type(reason).__name__
+    if isinstance(reason, TimeoutError):
+        return "did not answer in time"
+    said = reason.strerror if isinstance(reason, OSError) else None
+    return (said or str(reason) or type(reason).__name__).lower()
 
 
 def record(

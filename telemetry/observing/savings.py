@@ -22,6 +22,7 @@ SITE = "observed"
 LEAST_REQUESTS = 30.0
 _ENGINES = {"vLLM": "vllm-v1", "SGLang": "vllm-v1", "TensorRT-LLM": "trtllm"}
 _STAND_IN = "vllm-v1"
+_LATE = 0.05  # of its time by which a run may end after the baseline without a word
 _TPS = (1, 2, 4, 8)
 
 
@@ -89,6 +90,10 @@ def scenario_of(
         notes += said
         services[name] = {"model": group["model"], "workload": own.workload()}
     used = instances * tp
+    if fleet.gpus and fleet.gpus != used:
+        notes.append(
+            f"{fleet.gpus} GPUs with an engine were metered, and {used} simulated: name the pages of all engines"
+        )
     return {
         "name": "observed",
         "seed": seed,
@@ -185,6 +190,12 @@ def savings_of(
         why = left_out.get(BASELINE, "it was stopped before it ended")
         return Savings(f"the fleet as it is could not be simulated: {why}", left_out=dict(left_out))
     found = [_saving(name, own, baseline) for name, own in runs.items() if name != BASELINE]
+    late_s = max(own["simulated_s"] for own in runs.values()) - baseline["simulated_s"]
+    if late_s > _LATE * baseline["simulated_s"]:
+        notes = (
+            *notes,
+            f"runs end up to {late_s:.0f} s after the baseline's, and use energy until then: observe longer",
+        )
     return Savings(
         baseline_wh=baseline["energy_wh"],
         metered_wh=metered_wh,

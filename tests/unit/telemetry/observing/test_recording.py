@@ -5,7 +5,7 @@ from __future__ import annotations
 import urllib.error
 from collections.abc import Callable
 
-from telemetry.observing.recording import Page, record
+from telemetry.observing.recording import Page, record, why_not
 from telemetry.observing.scrapes import TargetKind
 from tests.fakes.observed_fleet import BEGIN_S, HandedClock, page
 
@@ -44,6 +44,11 @@ def test_page_that_fails_leaves_a_gap_with_its_remedy() -> None:
     assert len(engine.read) == 3
     assert [scrape.samples is None for scrape in gpus.scrapes] == [False, True, False]
     assert gpus.scrapes[1].error.startswith("no route to host; the DCGM exporter serves /metrics")
+
+
+def test_fault_of_the_network_is_said_in_words() -> None:
+    assert why_not(urllib.error.URLError(ConnectionRefusedError(111, "Connection refused"))) == "connection refused"
+    assert why_not(urllib.error.URLError(TimeoutError("timed out"))) == "did not answer in time"
 
 
 def test_page_that_is_no_prometheus_text_is_a_fault() -> None:

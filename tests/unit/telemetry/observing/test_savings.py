@@ -110,7 +110,13 @@ def test_policies_that_have_nothing_to_go_by_or_take_hours_are_left_out() -> Non
 
 
 def figures(energy_wh: float, in_time: float | None, **others: Any) -> dict[str, Any]:
-    known = {"energy_wh": energy_wh, "slo_attainment": in_time, "carbon_g": None, "gpu_hours": 2.0}
+    known = {
+        "energy_wh": energy_wh,
+        "slo_attainment": in_time,
+        "carbon_g": None,
+        "gpu_hours": 2.0,
+        "simulated_s": 900.0,
+    }
     return known | {"requests": 50, "seed": 1} | others
 
 
@@ -126,6 +132,19 @@ def test_savings_are_shares_of_the_baseline_and_late_policies_are_marked() -> No
     assert (best.policy, best.energy_saved, best.carbon_saved, best.gpu_hours_saved) == ("greenserve", 0.4, 0.5, 0.5)
     assert best.keeps_objectives, "the fleet as it is does not have 99 % either"
     assert not late.keeps_objectives
+
+
+def test_runs_that_end_late_are_named() -> None:
+    runs = {"single_pool": figures(100.0, 1.0), "greenserve": figures(60.0, 1.0, simulated_s=960.0)}
+    (note,) = savings_of(runs, {}, None, ()).notes
+    assert note.startswith("runs end up to 60 s after the baseline's")
+    runs["greenserve"]["simulated_s"] = 930.0
+    assert savings_of(runs, {}, None, ()).notes == ()
+
+
+def test_gpus_that_no_named_engine_has_are_named() -> None:
+    _, notes = scenario_of([traffic()], replace(FLEET, gpus=3, tp=1), LIMITS, 1, START)
+    assert notes == ("3 GPUs with an engine were metered, and 1 simulated: name the pages of all engines",)
 
 
 def test_without_the_baseline_there_is_nothing_to_compare_with() -> None:
