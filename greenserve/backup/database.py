@@ -35,7 +35,7 @@ def one_moment(url: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:
 def ledger(connection: psycopg.Connection[Any]) -> Ledger:
     entries, energy_uj = {}, {}
     for table in ENERGY_TABLES:
-        row = connection.execute(f"SELECT count(*), coalesce(sum(energy_uj), 0)::bigint FROM {table}").fetchone()  # type: ignore[arg-type]
+        row = connection.execute(f"SELECT count(*), coalesce(sum(energy_uj), 0)::bigint FROM {table}").fetchone()
         assert row is not None
         entries[table], energy_uj[table] = row
     version = connection.execute("SELECT coalesce(max(id), 0) FROM telemetry_settlement").fetchone()

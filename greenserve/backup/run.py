@@ -77,8 +77,9 @@ def restore(config: env.Env, path: Path, known: Collection[str], report: Report)
             "restore it with that version or a later one"
         )
     if found := state.in_the_way(config.var_dir):
+        words = ", ".join(found[:3])
         raise BackupError(
-            f"{config.var_dir} is not empty ({', '.join(found[:3])}): move it away, or set GREENSERVE_VAR otherwise"
+            f"{config.var_dir} is not empty ({words}): move it away, or set GREENSERVE_VAR to a new folder"
         )
     modes = {entry.name: entry.mode for entry in manifest.entries}
     url = product_processes.owner_url(config)

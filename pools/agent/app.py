@@ -292,7 +292,7 @@ app.conf.update(
 )
 
 
-@app.on_after_configure.connect
+@app.on_after_configure.connect  # type: ignore[untyped-decorator]  # Celery has no types
 def _find_sentinels(sender: Celery, source: Any, **_: Any) -> None:
     """Tells Celery in its own words where the broker is, if sentinels know it. The address is kept for the others."""
     url, options = redis_address.celery_broker(source.broker_url or "")

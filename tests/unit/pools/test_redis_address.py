@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import pytest
 
 from pools import redis_address
@@ -47,7 +49,7 @@ def test_celery_gets_the_same_in_its_own_words() -> None:
 
 
 def test_client_asks_sentinels_with_their_credentials_and_servers_with_theirs() -> None:
-    pool = redis_address.connect(URL, socket_timeout=2.0).connection_pool
+    pool: Any = redis_address.connect(URL, socket_timeout=2.0).connection_pool
     assert pool.service_name == "main"
     assert (pool.connection_kwargs["db"], pool.connection_kwargs["password"]) == (3, "p@ss")
     asked = [one.connection_pool.connection_kwargs for one in pool.sentinel_manager.sentinels]
@@ -61,7 +63,7 @@ def test_client_asks_sentinels_with_their_credentials_and_servers_with_theirs() 
 def test_agent_tells_celery_where_sentinels_are_and_keeps_the_address() -> None:
     class Settings:
         broker_url, broker_read_url, broker_write_url = URL, None, None
-        broker_transport_options = {"socket_timeout": 10}
+        broker_transport_options: ClassVar[dict[str, Any]] = {"socket_timeout": 10}
 
     found = Settings()
     _find_sentinels(app, found)
