@@ -84,6 +84,7 @@ class Env:
     session_idle_minutes: float = 60.0  # and without its person doing anything
     organisation: str = "GreenServe"  # who issues reports
     database_owner_url: str | None = field(default=None, repr=False)  # who migrates; None: the same as works
+    join_token: Secret | None = None  # with which this machine joins a fleet
     redis_insecure: bool = False  # a Redis over TCP without a password or TLS is taken, too
     engine_authority: Path | None = None  # who may sign certificates of engines; None: whom the system trusts
     worker_key_file: Path | None = (
@@ -110,6 +111,7 @@ class Env:
         hidden = [*self.carbon_secrets.values(), self.alert_webhook_url, self.alert_webhook_secret, self.metrics_token]
         hidden += [
             self.api_token,
+            self.join_token,
             self.mail_server.password if self.mail_server is not None else None,
             self.oidc.client_secret if self.oidc is not None else None,
         ]
@@ -249,6 +251,7 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         ),
         organisation=get("GREENSERVE_ORGANISATION", "GreenServe", _line(100), "give a name of at most 100 letters"),
         database_owner_url=owner_url,
+        join_token=_hidden(values, "GREENSERVE_JOIN_TOKEN", _secret, "give a join token, whole"),
         redis_insecure=get(redis_safety.VARIABLE, False, _flag, "write 1 or 0"),
         engine_authority=get("GREENSERVE_ENGINE_AUTHORITY", None, _file, "give the whole path of a PEM file"),
         worker_key_file=get("GREENSERVE_WORKER_KEY_FILE", None, _file, "give the whole path of a file with the key"),

@@ -1,4 +1,4 @@
-"""Whose certificates of engines count, for agents and gateways alike."""
+"""Decides which certificates of engines are accepted, for agents and gateways alike."""
 
 from __future__ import annotations
 

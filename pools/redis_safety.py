@@ -1,4 +1,4 @@
-"""Which Redis may be used: who can speak to it steers every node, and reads the keys of all engines."""
+"""Says which Redis may be used: who can speak to it steers every node, and reads the keys of all engines."""
 
 from __future__ import annotations
 

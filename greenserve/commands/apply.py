@@ -14,6 +14,8 @@ import click
 from greenserve import env
 from greenserve.cli import fail
 
+from .secret_files import token_option
+
 if TYPE_CHECKING:
     from greenserve.apply.document import Wanted
     from greenserve.apply.execution import Outcome
@@ -47,7 +49,7 @@ class _Apply(click.Command):
 @click.option("--export", is_flag=True, help="Print the present fleet as such a file.")
 @click.option("--kind", "kinds", multiple=True, help="With --export: only this kind; may be repeated.")
 @click.option("--url", help="Of the dashboard; GREENSERVE_URL, or this machine's if it is not given.")
-@click.option("--token", help="An access token; GREENSERVE_TOKEN if it is not given, which others cannot read.")
+@token_option
 @click.option("--as", "person", help="On the machine of GreenServe, without a token: as this person.")
 def apply(
     files: tuple[Path, ...],

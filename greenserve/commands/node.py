@@ -18,6 +18,7 @@ from greenserve.cli import fail
 
 from .database import database
 from .node_profile import profile
+from .secret_files import secret_of_file
 
 if TYPE_CHECKING:
     from pools.models import Cluster
@@ -86,7 +87,14 @@ def inventory(as_json: bool, gpus: str) -> None:
 
 @node.command()
 @click.argument("url")
-@click.argument("token")
+@click.argument("token", required=False)
+@click.option(
+    "--token-file",
+    "from_file",
+    type=secret_of_file,
+    metavar="FILE",
+    help="File with the join token, - for standard input, in place of TOKEN.",
+)
 @click.option("--name", help="The node's name; the machine's where it is left out.")
 @click.option("--user", help="Who runs the agent; you where it is left out.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Folder for the agent's settings (GREENSERVE_VAR).")
@@ -117,7 +125,8 @@ def inventory(as_json: bool, gpus: str) -> None:
 )
 def join(
     url: str,
-    token: str,
+    token: str | None,
+    from_file: str | None,
     name: str | None,
     user: str | None,
     keep: Path | None,
@@ -131,6 +140,9 @@ def join(
 ) -> None:
     """Make this machine a node of the GreenServe whose dashboard is at URL, with a TOKEN made there.
 
+    All on the machine can read TOKEN while this runs: `-` reads it from standard input, and without it
+    GREENSERVE_JOIN_TOKEN has it.
+
     Its GPUs are registered, the agent's settings written, and its systemd units printed. Nothing is started.
     """
     from core.ports import AdapterError
@@ -138,6 +150,7 @@ def join(
     from pools.actuator import root_only
     from pools.agent import join_fleet, systemd_units
 
+    secret = _join_token(token, from_file)
     runs_as = account(user)
     called = name or re.sub(r"[^a-zA-Z0-9_-]+", "-", socket.gethostname().split(".")[0]).strip("-")
     found = _inventory(gpus) if cpu is None else _declared(called, cpu, power)
@@ -150,7 +163,7 @@ def join(
         values = {**given, "vllm": str(vllm), "engines": str(folder / "engines"), "vllm_argument": arguments}
         _show_engines(values, by_uuid=cpu is None)
     try:
-        joined = join_fleet.send(url, join_fleet.offer(token, called, found))
+        joined = join_fleet.send(url, join_fleet.offer(secret, called, found))
     except AdapterError as error:
         fail(str(error))
     settings = join_fleet.keep(folder, joined)
@@ -223,6 +236,16 @@ def _show_engines(values: dict[str, Any], by_uuid: bool) -> None:
         click.echo(f"  weights {model.weights}, {model.size_bytes / 1e9:.1f} GB")
     if len(models) > _MOST_SHOWN:
         click.echo(f"  and {len(models) - _MOST_SHOWN} more")
+
+
+def _join_token(token: str | None, from_file: str | None) -> str:
+    from greenserve import env
+
+    given = secret_of_file("-") if token == "-" else token or from_file
+    if given is None:
+        kept = env.read().join_token
+        given = None if kept is None else kept.reveal()
+    return given or fail("give the join token: by --token-file FILE, by - and standard input, or as TOKEN", 2)
 
 
 def account(user: str | None) -> pwd.struct_passwd:

@@ -16,6 +16,8 @@ import click
 
 from greenserve.cli import fail
 
+from .secret_files import secret_of_file
+
 if TYPE_CHECKING:
     from pools.agent.real_node import RealNode
     from pools.profiler.plan_runner import Progress
@@ -68,7 +70,13 @@ def _out(_: click.Context, __: click.Parameter, value: Path) -> Path:
     "--ttft", type=click.FloatRange(0.0, min_open=True), help="Limit in seconds, p90, above which a load is too high."
 )
 @click.option("--tpot", type=click.FloatRange(0.0, min_open=True), help="The same of the time per output token.")
-@click.option("--key", help="API key of the engine.")
+@click.option(
+    "--key-file",
+    "key",
+    type=secret_of_file,
+    metavar="FILE",
+    help="File with the API key of the engine, - for standard input.",
+)
 @click.option("--max-model-len", default=8192, show_default=True, type=click.IntRange(64), help="Of engines started.")
 @click.option("--vllm", help="The program `vllm` that starts engines here.")
 @click.option("--engines", default="var/profiler", show_default=True, help="Folder for logs and weights; no agent's.")

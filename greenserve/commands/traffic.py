@@ -22,6 +22,7 @@ from core.simulator.workload.public_traces import PUBLIC_TRACES, PublicTrace
 from greenserve import env
 from greenserve.cli import fail
 from greenserve.commands.run import demo_credentials, summary
+from greenserve.commands.secret_files import secret_of_file
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -47,7 +48,13 @@ DOWNLOAD_LIMIT_BYTES = 64 * 2**20
 @click.option("--max-tokens", default=1000, show_default=True, type=click.IntRange(1), help="Of each request.")
 @click.option("--url", help="Base URL of the gateway.  [default: this machine's, http://127.0.0.1:8080/v1]")
 @click.option("--model", help="Model to ask for.  [default: the demo's]")
-@click.option("--key", "keys", multiple=True, help="API key; repeat it, and they take turns.  [default: the demo's]")
+@click.option(
+    "--key-file",
+    "keys",
+    type=secret_of_file,
+    metavar="FILE",
+    help="File with an API key a line, which take turns; - for standard input.  [default: the demo's]",
+)
 @click.option("--wait", is_flag=True, help="Wait until the gateway is ready.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -62,7 +69,7 @@ def replay(
     max_tokens: int,
     url: str | None,
     model: str | None,
-    keys: tuple[str, ...],
+    keys: str | None,
     wait: bool,
     quiet: bool,
     as_json: bool,
@@ -88,10 +95,11 @@ def replay(
     target = Target(
         url=(url or found["gateway"]).rstrip("/"),
         model=model or found["model"],
-        keys={f"key-{n}": key for n, key in enumerate(keys, 1)} or demo_credentials(config).get("api_keys", {}),
+        keys={f"key-{n}": key for n, key in enumerate((keys or "").split(), 1)}
+        or demo_credentials(config).get("api_keys", {}),
     )
     if not target.keys or not target.model:
-        fail("no demo runs here to take keys and model from: give --key and --model (and --url)")
+        fail("no demo runs here to take keys and model from: give --key-file and --model (and --url)")
     requests, total = _requests(trace_file, rate, seed, None if forever else limit)
     if wait:
         _wait_ready(target.url)

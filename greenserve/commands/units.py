@@ -56,7 +56,7 @@ def units(
             fail(f"an actuator runs as root, and others can change what it would run: {fault}; {root_only.REMEDY}")
         text = systemd_units.actuator_unit(account(user).pw_uid, python)
     elif kind == "gateway":
-        more = ("--host", host, "--port", str(port))
+        more: tuple[str, ...] = ("--host", host, "--port", str(port))
         if engine_authority is not None:
             more = (*more, "--engine-authority", str(engine_authority.absolute()))
         text = service_units.gateway_unit(user, Path(sys.executable), redis_url_file.absolute(), more)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from greenserve.cli import fail
+from greenserve.commands.secret_files import token_option
 
 if TYPE_CHECKING:
     from greenserve.client.models import BroughtIn
@@ -21,7 +22,7 @@ LABEL = "greenserve engine publish"
 @click.option("--keep", is_flag=True, help="Store the versions, and publish none of them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--url", help="Of the dashboard; GREENSERVE_URL, or this machine's if it is not given.")
-@click.option("--token", help="An access token; GREENSERVE_TOKEN if it is not given, which others cannot read.")
+@token_option
 @click.option("--as", "person", help="On the machine of GreenServe, without a token: as this person.")
 def publish(file: Path, keep: bool, as_json: bool, url: str | None, token: str | None, person: str | None) -> None:
     """Bring in the profiles of FILE (.csv or .json, as `greenserve node profile` writes it) and publish them.

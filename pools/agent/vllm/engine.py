@@ -53,7 +53,7 @@ class Engine:
         gone: Callable[[str], None],
         certificate: EngineCertificate | None = None,
     ) -> None:
-        """`certificate`: what engines with TLS show; None: there are none."""
+        """Begins nothing yet. `certificate`: what engines with TLS show; None: there are none."""
         self._certificate = certificate
         self.spec = record.spec
         self._options = options

@@ -22,7 +22,7 @@ from pools.engine_trust import names_of, trust_in
 
 @dataclass(frozen=True, slots=True)
 class EngineAccess:
-    """What is sent to an engine, and whose certificates count. `trust` None: those that the system trusts."""
+    """Says what an engine is sent, and which certificates are accepted. `trust` None: those that the system trusts."""
 
     key: str = field(default="", repr=False)
     trust: ssl.SSLContext | None = None
@@ -53,7 +53,7 @@ class EngineTls:
             raise PermanentError(f"--tls-certificate {self.certificate}, --tls-key {self.key}: {why}") from None
 
     def trust(self, host: str) -> ssl.SSLContext:
-        """Returns whose certificates count. Raises PermanentError: the files do not fit engines at `host`."""
+        """Returns a context that accepts them alone. Raises PermanentError: they do not fit engines at `host`."""
         names = names_of(x509.load_pem_x509_certificate(self.read()))
         if host not in names:
             raise PermanentError(

@@ -81,7 +81,7 @@ class VllmMetrics:
         timeout_s: float = TIMEOUT_S,
         access: Callable[[str], EngineAccess] = lambda uid: OPEN,
     ) -> None:
-        """`access`: by instance."""
+        """Speaks to each instance as `access` says of its uid."""
         self._access = access
         self._clock = clock
         self._timeout_s = timeout_s

@@ -21,7 +21,7 @@ class EngineProbe:
     """Use it inside a running event loop. A connection for each question: one that is kept says nothing of the next."""
 
     def __init__(self, timeout_s: float, trust: ssl.SSLContext | None = None) -> None:
-        """`trust`: whose certificates count; None: those that the system trusts."""
+        """Takes certificates that `trust` accepts; None: those that the system trusts."""
         self.timeout_s = timeout_s
         self._trust = trust
         self._session: aiohttp.ClientSession | None = None

@@ -236,7 +236,7 @@ class UpstreamPool:
     """Idle connections by address, the most recently used first; and what is sent over those in use."""
 
     def __init__(self, trust: ssl.SSLContext | None = None) -> None:
-        """`trust`: whose certificates count; None: those that the system trusts."""
+        """Takes certificates that `trust` accepts; None: those that the system trusts."""
         self._tls = trust
         self._outbox = EndOfTurn[tuple[UpstreamConnection, bytes]](_write_all)
         self._idle: dict[Address, deque[UpstreamConnection]] = {}

@@ -154,10 +154,11 @@ def test_a_person_on_the_machine_needs_no_token(
 
 @pytest.mark.slow("processes of their own")
 def test_an_address_and_a_token_that_do_not_fit_are_said_in_a_line(
-    run: Run, fleet: Path, monkeypatch: pytest.MonkeyPatch, live_server
+    run: Run, fleet: Path, monkeypatch: pytest.MonkeyPatch, live_server, tmp_path: Path
 ) -> None:
     assert "leave one of both out" in run(fleet, "--as", "ada").output
-    assert "token" in run(fleet, "--token", "gs_wrong").output
+    (wrong := tmp_path / "token").write_text("gs_wrong\n")
+    assert "token" in run(fleet, "--token-file", str(wrong)).output
     assert "no answer" in (away := run(fleet, "--url", "http://127.0.0.1:9")).output
     assert away.exit_code == 1
     assert "is no address" in run(fleet, "--url", "nowhere").output

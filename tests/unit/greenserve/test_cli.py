@@ -143,17 +143,18 @@ def test_replay_says_what_is_missing_when_called_wrongly(run, tmp_path: Path) ->
     assert run("replay", "a.csv", "--generate", "azure-conv-like").exit_code == 2
     without_keys = run("replay", "--generate", "azure-conv-like")
     assert without_keys.exit_code == 1
-    assert "--key" in without_keys.output
+    assert "--key-file" in without_keys.output
 
 
 def test_replay_names_the_line_when_a_row_is_bad(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    trace = tmp_path / "bad.csv"
+    trace, key = tmp_path / "bad.csv", tmp_path / "key"
+    key.write_text("k\n")
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,374,44\n2023-11-16 18:15:47,x,1\n")
-    shown = run("replay", str(trace), "--key", "k", "--model", "m")
+    shown = run("replay", str(trace), "--key-file", str(key), "--model", "m")
     assert shown.exit_code == 1
     assert "line 3" in shown.output
     assert "Traceback" not in shown.output
-    missing = run("replay", str(tmp_path / "none.csv"), "--key", "k", "--model", "m")
+    missing = run("replay", str(tmp_path / "none.csv"), "--key-file", str(key), "--model", "m")
     assert missing.exit_code == 1
     assert "none.csv" in missing.output
 

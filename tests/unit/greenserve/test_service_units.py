@@ -30,10 +30,10 @@ def made(folder: Path) -> dict[str, str]:
     settings.touch()
     more = ("--gpus", "nvml", "--vllm", "/opt/my vllm/bin/vllm")
     return {
-        "agent": agent_unit("box", "nobody", settings, folder, more),
+        "agent": agent_unit("box", "daemon", settings, folder, more),
         "actuator": actuator_unit(1000, PYTHON),
-        "control-plane": control_plane_unit("nobody", PYTHON, Path("/etc/greenserve/greenserve.env")),
-        "gateway": gateway_unit("nobody", PYTHON, Path("/etc/greenserve/redis-url"), ("--port", "8080")),
+        "control-plane": control_plane_unit("daemon", PYTHON, Path("/etc/greenserve/greenserve.env")),
+        "gateway": gateway_unit("daemon", PYTHON, Path("/etc/greenserve/redis-url"), ("--port", "8080")),
     }
 
 
@@ -90,8 +90,8 @@ def test_actuators_python_takes_nothing_from_its_surroundings() -> None:
 def test_gateways_unit_is_a_command_that_the_gateway_takes(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "pem").path
     (tmp_path / "redis-url").write_text("rediss://:hush@cache/0")
-    told = ("--engine-authority", str(authority), "--host", "10.0.0.2", "--port", "9000")
-    done = CliRunner().invoke(units, ["gateway", "--user", "gate", *told])
+    given = ("--engine-authority", str(authority), "--host", "10.0.0.2", "--port", "9000")
+    done = CliRunner().invoke(units, ["gateway", "--user", "gate", *given])
     assert done.exit_code == 0, done.output
     (line,) = re.findall(r"^ExecStart=(.*\\\n.*)$", done.output, re.MULTILINE)
     line = line.replace("${CREDENTIALS_DIRECTORY}", str(tmp_path)).replace("${STATE_DIRECTORY}", str(tmp_path))

@@ -124,7 +124,7 @@ def test_links_in_a_circle_end(machine: Machine) -> None:
     assert "goes in circles" in fault_of_python(one, machine.look)
 
 
-def test_first_python_that_is_safe_is_chosen_and_else_the_first_fault_told(tmp_path: Path) -> None:
+def test_first_python_that_is_safe_is_chosen_and_else_the_first_fault_is_returned(tmp_path: Path) -> None:
     found, fault = safe_python(tmp_path / "mine/python", tmp_path / "theirs/python")
     assert found is None
     assert fault.endswith("mine: No such file or directory")
