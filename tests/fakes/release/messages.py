@@ -126,6 +126,7 @@ def _agent() -> wire.AgentState:
     instance = wire.InstanceState(
         uid=UID,
         shape=SHAPE,
+        engine_key="gs-engine-of-a-test",
         pool_id=3,
         url="http://127.0.0.1:9001",
         state="ready",
