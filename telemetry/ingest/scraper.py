@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,8 +30,10 @@ from msgspec.structs import replace
 from core.engine import gpu_types
 from core.ports import EngineReading, PermanentError, RetryableError
 from pools import database_locks, wire
+from pools.agent.vllm.engine_access import EngineAccess
 from pools.agent.vllm.vllm_metrics import VllmMetrics
 from pools.database_locks import Lock
+from pools.engine_trust import trust_in
 from pools.models import Instance, ModelCard, Pool
 from pools.registration.registered_engines import instance_of
 from pools.registration.worker_hosts import WorkerHosts
@@ -68,6 +71,15 @@ class _Engine:
             self.metrics.close()
         else:
             self.asked.add_done_callback(lambda _: self.metrics.close())
+
+
+def metrics_with(authority: Path | None, key_file: Path | None) -> Callable[[], VllmMetrics]:
+    """Returns what makes readers of engines: they show certificates by `authority` (None: whom the system trusts), and
+    ask for the key in a file (None: for none). Raises ValueError and OSError, which name the file.
+    """
+    key = "" if key_file is None else key_file.read_text().strip()
+    access = EngineAccess(key, None if authority is None else trust_in(authority))
+    return lambda: VllmMetrics(timeout_s=TIMEOUT_S, access=lambda uid: access)
 
 
 @dataclass(slots=True)

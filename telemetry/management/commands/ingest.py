@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 from pools import redis_address
 from pools.registration.worker_hosts import WorkerHosts
 from telemetry.ingest.ingester import Ingester
-from telemetry.ingest.scraper import RegisteredEngines
+from telemetry.ingest.scraper import RegisteredEngines, metrics_with
 
 
 class Command(BaseCommand):
@@ -28,7 +28,8 @@ class Command(BaseCommand):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         client = redis_address.connect(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5)
-        registered = RegisteredEngines(client, WorkerHosts(settings.GREENSERVE_WORKER_HOSTS))
+        metrics = metrics_with(settings.ENV.engine_authority, settings.ENV.worker_key_file)
+        registered = RegisteredEngines(client, WorkerHosts(settings.GREENSERVE_WORKER_HOSTS), metrics)
         measuring = Thread(target=registered.run, args=(stop,), name="registered engines")
         measuring.start()
         try:

@@ -10,11 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from core.ports import AdapterError
 from pools import wire
 from pools.agent.vllm.engine_access import EngineTls, new_key
 from pools.engine_trust import trust_in
 from pools.gateway.__main__ import _config
 from pools.gateway.fleet.engine_probe import EngineProbe
+from telemetry.ingest.scraper import metrics_with
 from tests.fakes.certificates import Authority
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import SECRET
@@ -120,6 +122,19 @@ def test_key_is_in_the_message_to_gateways_and_in_nothing_that_is_written_of_it(
     assert wire.decode(wire.encode(state), wire.AgentState).instances[0].engine_key == key
     old = {**known, "tp": 1, "sm_clock_mhz": None, "min_mhz": 0.0, "max_mhz": 1.0}
     assert msgspec.convert(old, wire.InstanceState).engine_key == ""
+
+
+async def test_ingester_measures_registered_engines_with_the_same_key_and_trust(
+    authority: Authority, engine: FakeEngine, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text("sk-of-our-workers\n")
+    metrics = metrics_with(authority.path, tmp_path / "key")()
+    with pytest.raises(AdapterError, match="answered 404"):  # it has none, and took the connection
+        await asyncio.to_thread(metrics.scrape, "worker", engine.url)
+    assert engine.received[-1].headers["authorization"] == "Bearer sk-of-our-workers"
+    metrics.close()
+    with pytest.raises(AdapterError, match="CERTIFICATE_VERIFY_FAILED"):
+        await asyncio.to_thread(metrics_with(None, None)().scrape, "worker", engine.url)
 
 
 def test_gateway_takes_authority_and_key_of_workers_from_files(
