@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from pools.metric_names import ENGINES, EngineNames
+from pools.metric_names import DCGM_BUSY, DCGM_ENERGY, DCGM_MEMORY, DCGM_POWER, ENGINES, EngineNames
 
 START_TIME = "process_start_time_seconds"  # of the process that serves the page; another one is another process
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 _DCGM_PREFIX = "DCGM_FI_DEV_"
 PREFIXES = (*(names.prefix for names in ENGINES), _DCGM_PREFIX, START_TIME)
+# Others are left out: whether an unknown metric may go down is not known, and it must not look like a reset.
+KNOWN = frozenset((START_TIME, DCGM_ENERGY, DCGM_POWER, DCGM_BUSY, DCGM_MEMORY)).union(*(own.all for own in ENGINES))
 
 
 class SampleKey(NamedTuple):
@@ -69,7 +71,8 @@ def samples_of(text: str) -> dict[SampleKey, float]:
     found = {}
     for family in text_string_to_metric_families(f"{wanted}\n"):
         for sample in family.samples:
-            found[sample_key(sample.name, sample.labels)] = float(sample.value)
+            if family_of(sample.name) in KNOWN or sample.name in KNOWN:
+                found[sample_key(sample.name, sample.labels)] = float(sample.value)
     return found
 
 

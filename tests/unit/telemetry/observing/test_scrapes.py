@@ -68,6 +68,17 @@ def test_simulated_engine_is_read_as_vllm_and_lacks_the_prefix_cache_alone() -> 
     assert found.missing == (VLLM.cached_tokens[0], VLLM.queried_tokens[0])
 
 
+def test_gauge_that_goes_down_is_no_reset() -> None:
+    used = 'vllm:kv_cache_usage_perc{engine="0",model_name="Qwen/Qwen2.5-14B-Instruct"} '
+    first, last = page("vllm", 0.0), page("vllm", 1.0)
+    assert f"{used}0.11" in last
+    scrapes = (Scrape(0.0, samples_of(first)), Scrape(300.0, samples_of(last.replace(f"{used}0.11", f"{used}0.01"))))
+    found = engine_course(Target("vllm", TargetKind.ENGINE, scrapes))
+    assert found is not None
+    assert [step.reset for step in found.steps] == [False]
+    assert found.requests() == 300
+
+
 def test_one_page_counts_nothing() -> None:
     found = engine_course(Target("vllm", TargetKind.ENGINE, (Scrape(0.0, samples_of(page("vllm"))),)))
     assert found is not None
