@@ -125,7 +125,7 @@ class FairQueue(Generic[T]):
         return entry.item
 
     def charge(self, tenant: Hashable, tokens: int) -> None:
-        """Charges a tenant for what another queue of the same service gave it, if it waits here.
+        """Adds to a tenant's account what another queue of the same service gave it, if it waits here.
 
         Who does not wait here is charged nothing: what it uses where nobody waits takes nothing from others.
         """

@@ -223,7 +223,7 @@ class Dispatcher:
             self.ticks.call_later(service.policy.tuning.throttle_retry_s, partial(self._try_again, service.name))
 
     def charge(self, used: Mapping[str, Mapping[str, int]]) -> None:
-        """Charges tenants that wait here for what other gateways gave them, by queue."""
+        """Adds to the accounts of tenants that wait here what other gateways gave them, by queue."""
         for (service_name, class_name), queue in self._queues.items():
             for tenant, tokens in used.get(_name(service_name, class_name), {}).items():
                 queue.waiters.charge(tenant, tokens)

@@ -126,8 +126,8 @@ async def test_a_dozen_processes_keep_a_limit(
         Process(tmp_path / str(n), settings.REDIS_URL, more=("--name", f"gateway-{n}"), log=[]) for n in range(12)
     ]
     try:
-        await asyncio.gather(*(gateway.start() for gateway in gateways))
-        for gateway in gateways:
+        for gateway in gateways:  # one after the other: a dozen at once would take too long on two processors
+            await gateway.start()
             await until("ready", lambda gateway=gateway: ready(http, gateway), timeout_s=60.0)
         await until("all known", lambda: store.zcard(wire.GATEWAYS_KEY) == 12, timeout_s=60.0)
         await asyncio.sleep(2 * redis_tasks.HEARTBEAT_PERIOD_S)  # each has heard so
@@ -139,6 +139,8 @@ async def test_a_dozen_processes_keep_a_limit(
         whole = LIMIT * (1.0 + seconds / 60.0)  # a full bucket, and what comes back
         print(f"a dozen gateways, {spread}: {served} served of {whole:g} that one gateway would admit")
         assert served <= whole + 12, "what is cut off a part, at each gateway"
+        assert served >= (0.8 * whole if spread == "over all" else 0.8 * whole / 12)
     finally:
         for gateway in gateways:
-            await gateway.end()
+            if hasattr(gateway, "process"):
+                await gateway.end()
