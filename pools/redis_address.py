@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SCHEME = "sentinel"
 PORT = 26379
+SERVER_PORT = 6379
 OPTIONS = {"db", "password", "sentinel_username", "sentinel_password"}
 
 
@@ -60,6 +61,18 @@ def _host(word: str) -> tuple[str, int]:
     if not parts.hostname:
         raise ValueError("a sentinel's host is missing")
     return parts.hostname, parts.port or PORT
+
+
+def hosts(url: str) -> tuple[tuple[str, int], ...]:
+    """Returns the hosts and ports that are connected to first: the server's or the sentinels'; none of a socket.
+
+    Raises ValueError.
+    """
+    found = sentinels(url)
+    if found is not None:
+        return found.hosts
+    parts = urlsplit(url)
+    return () if parts.hostname is None else ((parts.hostname, parts.port or SERVER_PORT),)
 
 
 def connect(url: str, **options: Any) -> redis.Redis:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from core.ports import AdapterError, PermanentError, RetryableError
+from pools import redis_address
 from pools.actuator.actuator_protocol import DEFAULT_SOCKET
 
 from . import join_faults, join_versions, own_address
@@ -99,21 +100,33 @@ def _refused(address: str, error: urllib.error.HTTPError) -> AdapterError:
 
 def unreachable(broker_url: str) -> str:
     """Returns why this machine cannot hear the control plane's Redis, and what to do; empty: it can be connected to."""
-    parts = urlsplit(redis_url(broker_url))
+    url = redis_url(broker_url)
+    hosts = redis_address.hosts(url)
+    where = ", ".join(f"{own_address.in_url(host)}:{port}" for host, port in hosts) or urlsplit(url).path
     try:
-        if parts.scheme == "unix":
+        if not hosts:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(TIMEOUT_S)
-                connection.connect(parts.path)
+                connection.connect(where)
         else:
-            socket.create_connection((parts.hostname or "", parts.port or 6379), timeout=TIMEOUT_S).close()
+            _any_of(hosts)
     except OSError as error:
-        where = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
         return (
             f"the control plane's Redis ({where}) cannot be reached from here ({error}); run GreenServe with REDIS_URL "
             "set to a Redis that its nodes reach, and start this node's agent then"
         )
     return ""
+
+
+def _any_of(hosts: Sequence[tuple[str, int]]) -> None:
+    """Connects to one of them. Raises the last one's OSError: to none."""
+    for number, address in enumerate(hosts, 1):
+        try:
+            socket.create_connection(address, timeout=TIMEOUT_S).close()
+            return
+        except OSError:
+            if number == len(hosts):
+                raise
 
 
 def engine_notice(broker_url: str, host: str | None, address: str | None) -> str:

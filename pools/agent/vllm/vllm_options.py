@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
 from core.ports import PermanentError
+from pools import redis_address
 
 from .. import own_address
 from .engine_access import EngineTls
@@ -82,7 +82,8 @@ def engine_addresses(redis_url: str, host: str | None, address: str | None) -> t
     """
     if host and (address or not own_address.is_wildcard(host)):
         return host, address or host
-    control = urlsplit(redis_url).hostname or own_address.LOOPBACK  # a socket: the control plane is on this machine
+    # A socket: the control plane is on this machine.
+    control = next((host for host, _ in redis_address.hosts(redis_url)), own_address.LOOPBACK)
     try:
         found = own_address.towards(control)
     except OSError as error:

@@ -20,6 +20,7 @@ from pools.agent import join_faults, join_fleet, join_versions
 from pools.agent.join_messages import NodeOffer
 from tests.fakes.certificates import self_signed
 from tests.fakes.loopback import QuietHandler, listening
+from tests.ports import free_port
 
 OFFER = NodeOffer("gsj_secret", "box-1", "570", [])
 PROBLEM = "application/problem+json"
@@ -172,3 +173,13 @@ def test_versions_go_together_when_the_node_is_at_most_one_behind(node: str, con
     found = join_versions.mismatch(node, control)
     assert words in found
     assert bool(found) == bool(words)
+
+
+def test_redis_can_be_reached_when_one_of_its_sentinels_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sentinel:
+        port = sentinel.getsockname()[1]
+        silent = free_port()
+        assert join_fleet.unreachable(f"sentinel://:secret@127.0.0.1:{silent},127.0.0.1:{port}/cache") == ""
+    why = join_fleet.unreachable(f"sentinel://:secret@127.0.0.1:{silent},127.0.0.1:{port}/cache")
+    assert f"(127.0.0.1:{silent}, 127.0.0.1:{port}) cannot be reached" in why
+    assert "secret" not in why
