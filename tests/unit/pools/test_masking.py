@@ -161,5 +161,6 @@ def test_gateway_and_picker_mask_their_logs(
         return 0
 
     monkeypatch.setattr(uvloop, "run", run)
-    assert program.main(["--redis-url-file", str(where), "--spool", str(tmp_path)]) == 0  # type: ignore[attr-defined]
+    words = ["--redis-url-file", str(where), "--spool", str(tmp_path)]
+    assert program.main([*words, "--redis-insecure"]) == 0  # type: ignore[attr-defined]
     assert said() == "ERROR no *** at redis://:***@cache.example:6379/0\n"

@@ -77,7 +77,9 @@ def test_prediction_moves_by_the_gain_when_a_batch_is_measured(
     before_s = TABLE.predict_s(prefill, context, n)
     after = TABLE.learned(prefill, context, n, off * before_s, gain)
     moved = (after.predict_s(prefill, context, n) - before_s) / before_s
-    assert moved == pytest.approx(gain * (off - 1.0), abs=1e-3 + 0.1 * abs(off - 1.0) * (off < 1))  # nodes stay above 0
+    aim = gain * (off - 1.0)
+    # Nodes stay above 0: where the table is steep, a way down is up to a fifth shorter (19 % in 60,000 random batches).
+    assert aim - 1e-3 <= moved <= aim + 1e-3 + 0.25 * abs(aim) * (off < 1)
     assert after.measurements == 1
     assert TABLE.predict_s(prefill, context, n) == before_s  # a value: the old table is as it was
 
