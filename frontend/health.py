@@ -17,7 +17,7 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from pools import agent_versions, redis_address, wire
+from pools import agent_states, agent_versions, redis_address, wire
 from pools.leader import Leader, leader
 from pools.models import Node
 from scheduler import selectors as scheduler_selectors
@@ -88,6 +88,7 @@ class Ingest:
     waiting_batches: int | None
     waiting_requests: int | None
     newest_sample_age_s: float | None
+    batches_share: float | None = None  # as of Messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class Messages:
     beats: Mapping[str, wire.Heartbeat] = field(default_factory=dict)
     agents: Mapping[str, wire.AgentState] = field(default_factory=dict)
     waiting_batches: int | None = None
+    batches_share: float | None = None  # of what the fullest stream of samples takes
     waiting_requests: int | None = None
     error: str = ""
 
@@ -151,11 +153,17 @@ def read_messages(nodes: Sequence[str]) -> Messages:
         beats = [_decode(value, wire.Heartbeat) for value in client.mget(keys)] if keys else []
         agent_keys = [wire.agent_key(node) for node in nodes]
         agents = [_decode(value, wire.AgentState) for value in client.mget(agent_keys)] if agent_keys else []
+        waiting = agent_states.waiting_batches(client, nodes)
         return Messages(
             table=table,
-            beats={beat.process: beat for beat in beats if beat},
-            agents={agent.node: agent for agent in agents if agent},
-            waiting_batches=client.xlen(wire.BATCH_STREAM),
+            beats={
+                beat.process: beat
+                for key, beat in zip(keys, beats, strict=True)
+                if beat and wire.alive_key(beat.process) == key  # a node writes its own key, and may name another
+            },
+            agents={node: agent for node, agent in zip(nodes, agents, strict=False) if agent and agent.node == node},
+            waiting_batches=waiting.count,
+            batches_share=waiting.share,
             waiting_requests=client.xlen(wire.REQUEST_STREAM),
         )
     except redis.RedisError as error:
@@ -200,6 +208,7 @@ def gather(now: datetime) -> Health:
             messages.waiting_batches,
             messages.waiting_requests,
             max(0.0, now_s - newest_s) if newest_s is not None else None,
+            messages.batches_share,
         ),
         instances=instances,
         leader=leader(),

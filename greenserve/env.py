@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent  # of the packages: a checkout, or
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 LEAST_TOKEN = 16  # characters
+SECRETS = "secrets"  # the folder of keys and passwords that GreenServe makes for itself
 MAY_HOLD_SECRETS = re.compile(
     r"(DATABASE|REDIS|BROKER)_URL|PGPASSWORD|"
     r"GREENSERVE_\w*(TOKEN|PASSWORD|USER|SECRETS?|KEY|EMAIL_URL|WEBHOOK_URL|OWNER_URL)"
@@ -98,11 +99,19 @@ class Env:
     public_url: str | None = None  # of the dashboard, for other machines; None: derived from where it listens
     oidc: oidc.OidcProvider | None = None  # None: people sign in by password alone
     plane: str = ""  # the name of this control plane, of several on one database; empty: the only one, or the first
+    nodes_host: str = "127.0.0.1"  # where nodes reach us by TLS
+    join_port: int | None = None  # None: machines join through the dashboard's own address
+    relay_port: int | None = None  # None: nodes of this machine alone reach the embedded Redis
 
     @property
     def work_dir(self) -> Path:
         """Returns where processes run. Never in site-packages, which would come before the standard library."""
         return ROOT if in_checkout() else self.var_dir
+
+    @property
+    def secrets_dir(self) -> Path:
+        """Returns the folder of keys and passwords that GreenServe makes for itself."""
+        return self.var_dir / SECRETS
 
     @property
     def secrets(self) -> list[str]:
@@ -265,17 +274,13 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         ),
         oidc=oidc.read(values, _hidden),
         plane=_plane(values, get),
+        nodes_host=get("GREENSERVE_NODES_HOST", "127.0.0.1", str, "give an address to listen on"),
+        join_port=get("GREENSERVE_JOIN_PORT", None, _port, "give a port between 1 and 65535"),
+        relay_port=get("GREENSERVE_RELAY_PORT", None, _port, "give a port between 1 and 65535"),
         otlp_url=get(
             "GREENSERVE_OTLP_URL", None, _url("http://", "https://"), "write http://host:4318 (OTLP over HTTP)"
         ),
     )
-
-
-def broker_url(redis_url: str) -> str:
-    """Returns the same Redis in Celery's words. It names the database of a socket otherwise than redis-py does."""
-    if not redis_url.startswith("unix://"):
-        return redis_url
-    return redis_url.replace("unix://", "redis+socket://", 1).replace("?db=", "?virtual_host=", 1)
 
 
 def local_url(host: str, port: int) -> str:
@@ -558,7 +563,7 @@ def _origin(raw: str) -> str:
 
 def _secret_key(var_dir: Path) -> str:
     try:
-        return _read_or_make_key(var_dir / "secret-key")
+        return own_secret(var_dir / "secret-key")
     except OSError as error:
         raise BadEnvironment(
             f"greenserve: cannot use {error.filename or var_dir}: {error.strerror}; "
@@ -566,8 +571,8 @@ def _secret_key(var_dir: Path) -> str:
         ) from None
 
 
-def _read_or_make_key(path: Path) -> str:
-    """A key of this installation's own, made once and kept readable by its owner alone.
+def own_secret(path: Path) -> str:
+    """Returns a key of this installation's own, made once and kept readable by its owner alone. Raises OSError.
 
     It appears whole or not at all: several processes may come here at once, and one may be killed half-way.
     """
@@ -576,6 +581,8 @@ def _read_or_make_key(path: Path) -> str:
             return key
         path.unlink()
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.parent.name == SECRETS:
+        path.parent.chmod(0o700)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_urlsafe(48))

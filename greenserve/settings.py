@@ -15,7 +15,8 @@ from pools import masking, redis_address
 from pools.registration.web_address import WebAddress
 
 ENV = env.read()
-masking.mask_logs(*ENV.secrets)
+REDIS_URL = ENV.redis_url or embedded.redis_url(ENV.var_dir)
+masking.mask_logs(*ENV.secrets, *masking.passwords(REDIS_URL))
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 SECRET_KEY = ENV.secret_key
@@ -90,7 +91,8 @@ DATABASES = {"default": dj_database_url.parse(ENV.database_url or embedded.datab
 DATABASES["default"].setdefault("OPTIONS", {})["connect_timeout"] = 5
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 DATABASES["default"]["CONN_MAX_AGE"] = 60
-REDIS_URL = ENV.redis_url or embedded.redis_url(ENV.var_dir)
+GREENSERVE_SECRETS_DIR = ENV.secrets_dir
+GREENSERVE_RELAY_PORT = ENV.relay_port if ENV.redis_url is None else None  # a server of one's own needs no relay
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 LANGUAGE_CODE = "en"
@@ -213,9 +215,7 @@ SPECTACULAR_SETTINGS = {
 }
 
 # Kombu's own spelling of a Redis socket and of its database number.
-CELERY_BROKER_URL, OF_SENTINELS = redis_address.celery_broker(env.broker_url(REDIS_URL))
-CELERY_BROKER_URL = CELERY_BROKER_URL.replace("?db=", "?virtual_host=")
-AGENT_BROKER_URL = REDIS_URL if OF_SENTINELS else CELERY_BROKER_URL  # an agent tells Celery by itself
+CELERY_BROKER_URL, OF_SENTINELS = redis_address.celery_broker(REDIS_URL)
 CELERY_TASK_DEFAULT_QUEUE = "epochs"
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True

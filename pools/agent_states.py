@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 import redis
@@ -12,6 +13,14 @@ from django.conf import settings
 from pools import redis_address, wire
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingBatches:
+    """The batches of samples that wait in Redis. `share`: of what it takes, of the stream that is fullest."""
+
+    count: int
+    share: float
 
 
 def connect() -> redis.Redis:
@@ -33,3 +42,14 @@ def states(client: redis.Redis, nodes: Iterable[str]) -> Mapping[str, wire.Agent
         except msgspec.MsgspecError as error:
             log.warning("state of agent %s cannot be read: %s", name, error)
     return found
+
+
+def waiting_batches(client: redis.Redis, nodes: Iterable[str]) -> WaitingBatches:
+    """Counts the batches of all streams: the shared one, and each node's own."""
+    streams = {wire.BATCH_STREAM: wire.BATCH_STREAM_MOST}
+    streams |= {wire.batch_stream(node): wire.NODE_STREAM_MOST for node in nodes}
+    with client.pipeline(transaction=False) as pipe:
+        for stream in streams:
+            pipe.xlen(stream)
+        counts: list[int] = pipe.execute()
+    return WaitingBatches(sum(counts), max(n / most for n, most in zip(counts, streams.values(), strict=True)))

@@ -114,11 +114,21 @@ def _asking(found: Sentinels, options: dict[str, Any]) -> dict[str, Any]:
     return found.own | {name: value for name, value in options.items() if name.startswith("socket_")}
 
 
+def broker_url(url: str) -> str:
+    """Returns the address that an agent takes for its broker; of sentinels it tells Celery by itself.
+
+    Celery names the socket and the database of one otherwise than redis-py does.
+    """
+    if not url.startswith("unix://"):
+        return url
+    return url.replace("unix://", "redis+socket://", 1).replace("?db=", "?virtual_host=", 1)
+
+
 def celery_broker(url: str) -> tuple[str, dict[str, Any]]:
     """Returns the address as Celery writes it, and the transport options that belong to it."""
     found = sentinels(url)
     if found is None:
-        return url, {}
+        return broker_url(url), {}
     user, password = (quote(found.server.get(name, ""), safe="") for name in ("username", "password"))
     credentials = f"{user}:{password}@" if user or password else ""
     words = [f"{SCHEME}://{credentials}{_written(host)}:{port}" for host, port in found.hosts]

@@ -14,6 +14,7 @@ from django.utils import timezone
 from core.types import Loop
 from pools import wire
 from pools.models import Service
+from pools.registration import node_identities
 from scheduler import agents, webhooks
 from scheduler.batches import batch_runner as batches
 from scheduler.batches.sending import GatewaySender
@@ -117,6 +118,7 @@ def publish() -> None:
     touched = epochs.settle(client, now)
     publishing.publish(client, now)
     publishing.nudge(touched)
+    node_identities.follow(client, now)
     beat("epochs", period_s=5.0, detail="publishing")
 
 

@@ -107,8 +107,9 @@ class FleetCollector(Collector):
         ingest = found.ingest
         waiting = [(("samples",), ingest.waiting_batches), (("requests",), ingest.waiting_requests)]
         yield filled(gauge("ingest_waiting_messages", "Messages in Redis not yet stored.", "stream"), waiting)
-        most = {"samples": wire.BATCH_STREAM_MOST, "requests": wire.REQUEST_STREAM_MOST}
-        ratios = [((stream,), None if count is None else count / most[stream]) for (stream,), count in waiting]
+        requests = ingest.waiting_requests
+        share = None if requests is None else requests / wire.REQUEST_STREAM_MOST
+        ratios = [(("samples",), ingest.batches_share), (("requests",), share)]
         text = "Messages in Redis not yet stored, of the most that the stream takes."
         yield filled(gauge("ingest_stream_ratio", text, "stream"), ratios)
         text = "Age of the newest sample that is stored."

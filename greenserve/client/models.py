@@ -839,14 +839,18 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
-    """`broker_url`: the Redis through which the node's agent hears and reports; it may hold a password. `notes`:
-    what is to be known of the types of its GPUs.
+    """`broker_url`: the Redis through which the node's agent hears and reports; it has its own user's password in
+    it. `notes`: what is to be known of the types of its GPUs. `certificate`: the node's, `authority`: of who
+    signs all nodes', `redis_authority`: of who signs that of Redis' address, empty where the machine knows; PEM.
     """
 
     node: str
     cluster: str
     broker_url: str
     notes: tuple[str, ...]
+    certificate: str
+    authority: str
+    redis_authority: str
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
@@ -2871,6 +2875,7 @@ class NodeOffer(TypedDict, total=False):
     Attributes:
         token: From `greenserve node token`; good for one machine, once.
         release: The version of GreenServe on the machine.
+        request: For a certificate of the node's key, which never leaves it; PKCS #10, in PEM.
     """
 
     token: Required[str]
@@ -2878,6 +2883,7 @@ class NodeOffer(TypedDict, total=False):
     driver: Required[str]
     gpus: Required[Sequence[GpuOffer]]
     release: str
+    request: str
 
 
 class PartitionChanges(TypedDict, total=False):

@@ -11,6 +11,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -149,6 +150,7 @@ def join(
     from greenserve import env
     from pools.actuator import root_only
     from pools.agent import join_fleet, systemd_units
+    from pools.agent.node_identity import NodeIdentity, names_of_machine
 
     secret = _join_token(token, from_file)
     runs_as = account(user)
@@ -162,11 +164,13 @@ def join(
         arguments = join_fleet.CPU_ARGUMENTS if cpu is not None else ()
         values = {**given, "vllm": str(vllm), "engines": str(folder / "engines"), "vllm_argument": arguments}
         _show_engines(values, by_uuid=cpu is None)
+    identity = NodeIdentity.of(folder, called)
+    request = identity.request(called, names_of_machine(urlsplit(url).hostname or ""))
     try:
-        joined = join_fleet.send(url, join_fleet.offer(secret, called, found))
+        joined = join_fleet.send(url, join_fleet.offer(secret, called, found, request))
+        settings = join_fleet.keep(folder, joined)
     except AdapterError as error:
         fail(str(error))
-    settings = join_fleet.keep(folder, joined)
     runs = "It runs engines when it is opened to planning" if vllm else "It is metered"
     click.echo(f"Joined {joined.cluster} as node {joined.node}. {runs}; no plan counts on it yet.")
     for note in joined.notes:
@@ -179,7 +183,8 @@ def join(
     more: tuple[str, ...] = join_fleet.GPU_NODE if gpus == "nvml" else ("--gpus", gpus)
     if cpu is not None:
         more = ("--gpus", "cpu", "--devices", cpu, "--power", power)
-    more = (*more, "--spool", str(folder / "spool" / "agents" / joined.node), *engine_words)
+    more = (*more, "--spool", str(folder / "spool" / "agents" / joined.node), "--identity", str(identity.folder))
+    more = (*more, *engine_words)
     if vllm is not None and cpu is not None:
         more = (*more, *join_fleet.CPU_ENGINES)
     units = {"greenserve-agent.service": systemd_units.agent_unit(joined.node, runs_as.pw_name, settings, CODE, more)}

@@ -1,7 +1,8 @@
 """PostgreSQL and Redis from wheels, for a machine that has neither.
 
-Both are real servers that listen on unix sockets alone, in folders that only their owner can enter. The socket is the
-key: whoever can open it is trusted, so there is no password to leak. Data is kept between runs.
+Both are real servers that listen on unix sockets alone, in folders that only their owner can enter. Of PostgreSQL the
+socket is the key. Redis has a password, too: nodes reach it through the relay, each by a user of its own, and must not
+become the one who may do everything. Data is kept between runs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,12 @@ def _postgres_url(role: str, var_dir: Path) -> str:
 
 
 def redis_url(var_dir: Path) -> str:
-    return f"unix://{folders_of(var_dir).redis_socket}"
+    """Returns the address of the user who may do everything, with the password, which is made at the first call.
+
+    Raises OSError.
+    """
+    password = env.own_secret(var_dir / env.SECRETS / "redis-password")
+    return f"unix://:{password}@{folders_of(var_dir).redis_socket}"
 
 
 def redis(var_dir: Path) -> Spec:
@@ -45,6 +51,8 @@ def redis(var_dir: Path) -> Spec:
     try:
         own_folder(where.redis_data, None)
         own_folder(where.redis_socket.parent, None)
+        password = env.own_secret(var_dir / env.SECRETS / "redis-password")
+        file = env.keep_secret(var_dir / env.SECRETS / "redis.conf", f"requirepass {password}\n")
     except OSError as error:
         raise StartError(f"Redis cannot be set up in {where.redis_data}: {error}") from error
     settings = {
@@ -61,12 +69,12 @@ def redis(var_dir: Path) -> Spec:
     options = [word for name, value in settings.items() for word in (f"--{name}", value)]
     return Spec(
         name="redis",
-        argv=(str(redis_binary()), *options),
+        argv=(str(redis_binary()), str(file.absolute()), *options),
         env=SYSTEM_ENV,
         cwd=Path("/"),
         rank=0,
         death_signal=signal.SIGTERM,  # it writes out its file and goes
-        ready=lambda: _redis_ready(where.redis_socket),
+        ready=lambda: _redis_ready(redis_url(var_dir)),
     )
 
 
@@ -86,11 +94,11 @@ def _is_patched(program: Path) -> bool:
     return found is not None and server_checks.is_patched(server_checks.version(found[2]), patched[found[1]])
 
 
-def _redis_ready(socket: Path) -> bool:
+def _redis_ready(url: str) -> bool:
     import redis as client
 
     try:
-        with client.Redis(unix_socket_path=str(socket), socket_timeout=2, socket_connect_timeout=2) as connection:
+        with client.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as connection:
             return bool(connection.ping())
     except client.RedisError:
         return False

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from greenserve import packages
+from greenserve import env, packages
 from greenserve.supervision.supervisor import write_whole
 
 ALREADY_RUNNING = 3
@@ -98,12 +98,12 @@ class Lock:
 
 def close_to_others(var_dir: Path) -> None:
     """Makes what this process and its children write readable for the owner and their group at most, and so what
-    earlier versions wrote. What gateways and agents keep of requests until it is stored is the owner's alone."""
+    earlier versions wrote. Secrets, and what gateways and agents keep of requests, are the owner's alone."""
     os.umask(0o027)
-    log, spools = var_dir / "log", [var_dir / "spool", var_dir / "learned"]
-    for folder in (log, *spools):
+    log, private = var_dir / "log", [var_dir / "spool", var_dir / "learned", var_dir / env.SECRETS]
+    for folder in (log, *private):
         folder.mkdir(parents=True, exist_ok=True)
-    modes = {log: 0o750, **dict.fromkeys(log.glob("*.log*"), 0o640), **dict.fromkeys(spools, 0o700)}
+    modes = {log: 0o750, **dict.fromkeys(log.glob("*.log*"), 0o640), **dict.fromkeys(private, 0o700)}
     for path, mode in modes.items():
         with contextlib.suppress(PermissionError):  # another account's, as of a start as root: it is theirs to close
             path.chmod(mode)

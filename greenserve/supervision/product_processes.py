@@ -14,7 +14,8 @@ from core.engine.gpu_types import GpuType
 from greenserve import env
 from greenserve.process import Spec
 from greenserve.servers import embedded
-from pools import redis_safety, wire
+from greenserve.servers.server_folders import folders_of
+from pools import redis_address, redis_safety, wire
 
 
 def redis_url(config: env.Env) -> str:
@@ -33,7 +34,7 @@ def owner_url(config: env.Env) -> str:
 
 
 def broker_url(config: env.Env) -> str:
-    return env.broker_url(redis_url(config))
+    return redis_address.broker_url(redis_url(config))
 
 
 def redis_url_file(config: env.Env) -> Path:
@@ -96,6 +97,24 @@ def _engines(config: env.Env) -> tuple[str, ...]:
         *(() if config.engine_authority is None else ("--engine-authority", str(config.engine_authority))),
         *(() if config.worker_key_file is None else ("--worker-key-file", str(config.worker_key_file))),
         *((redis_safety.OPTION,) if config.redis_insecure else ()),
+    )
+
+
+def node_relay(config: env.Env) -> Spec | None:
+    """Returns what lets nodes reach us by TLS; None: no port is set for them."""
+    words: list[str] = []
+    if config.relay_port is not None and config.redis_url is None:
+        socket = str(folders_of(config.var_dir).redis_socket)
+        words += ["--redis-port", str(config.relay_port), "--redis-socket", socket]
+    if config.join_port is not None:
+        words += ["--join-port", str(config.join_port), "--web-port", str(config.web_port)]
+    if not words:
+        return None
+    names = [word for name in config.web_names for word in ("--name", name)]
+    where = ("--secrets", str(config.secrets_dir), "--redis-url-file", str(redis_url_file(config)))
+    listen = ("--host", config.nodes_host)
+    return _python(
+        config, "relay", "-m", "greenserve.servers.node_relay", *where, *listen, *words, *names, rank=2, secrets=False
     )
 
 

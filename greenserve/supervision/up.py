@@ -56,6 +56,12 @@ def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], N
         supervisor.end_strays()
         preflight.check_port(config.web_host, config.web_port, "the dashboard", "GREENSERVE_WEB_PORT")
         preflight.check_port(config.gateway_host, config.gateway_port, "the gateway", "GREENSERVE_GATEWAY_PORT")
+        for port, variable in (
+            (config.relay_port, "GREENSERVE_RELAY_PORT"),
+            (config.join_port, "GREENSERVE_JOIN_PORT"),
+        ):
+            if port is not None:
+                preflight.check_port(config.nodes_host, port, "the relay for nodes", variable)
         if config.picker_port is not None:
             preflight.check_extra("picker", "grpc", "the endpoint picker", "GREENSERVE_PICKER_PORT")
             preflight.check_port(config.picker_host, config.picker_port, "the picker", "GREENSERVE_PICKER_PORT")
@@ -102,6 +108,8 @@ def _start(
     web = supervisor.start(product_processes.web(config))
     for spec in product_processes.background(config):
         supervisor.start(spec)
+    if (relay := product_processes.node_relay(config)) is not None:
+        supervisor.start(relay)
     if config.picker_port is not None:
         supervisor.start(product_processes.picker(config, config.picker_port))
     nodes.know(plan.gpu_types)

@@ -23,11 +23,12 @@ from celery import Celery, bootsteps
 
 from core.engine.profiles import Profile, ProfileError, load_profiles
 from core.ports import PermanentError
-from pools import masking, redis_address, redis_safety
+from pools import masking, redis_address, redis_safety, wire
 from pools.actuator.actuator_protocol import DEFAULT_SOCKET
 
 from .agent_metrics import Board, serve
 from .batch_spool import BatchSpool
+from .certificate_renewal import CertificateRenewal
 from .clocks.clock_requests import ClockListener, ClockRequests
 from .devices.dcgm import DEFAULT_URL
 from .devices.declared import Declaration
@@ -37,6 +38,7 @@ from .devices.host.host_options import click_options as host_click_options
 from .devices.sim import TIMEOUT_S, SimEngineControl, SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
 from .http_client import HttpClient
 from .loop import PERIOD_S, AgentLoop
+from .node_identity import NodeIdentity
 from .real_node import RealNode, amd_node, dcgm_node, declared_node, nvml_node
 from .redis_link import RedisLink, redis_url
 from .vllm.engine_access import OPEN
@@ -146,6 +148,7 @@ class AgentStep(bootsteps.StartStopStep):
         devices: str = "CPU:1",
         power: str = "20:65",
         spool: str | None = None,
+        identity: str | None = None,
         period_s: float = PERIOD_S,
         redis_insecure: bool = False,
         **options: Any,
@@ -153,6 +156,7 @@ class AgentStep(bootsteps.StartStopStep):
         super().__init__(worker, **options)
         self._redis_insecure = redis_insecure
         self._spool = spool
+        self._identity = identity
         self._period_s = period_s
         self._options = options
         self._dcgm = dcgm
@@ -165,10 +169,12 @@ class AgentStep(bootsteps.StartStopStep):
         self._metrics = metrics
         self._end_metrics: Callable[[], None] = lambda: None
         self._end_adapters: Callable[[], None] = lambda: None
-        self._threads: tuple[AgentThread | ClockListener, ...] = ()
+        self._threads: tuple[AgentThread | ClockListener | CertificateRenewal, ...] = ()
         self._loop: AgentLoop | None = None
         self._host: HostEnergy | None = None
         self.enabled = node is not None
+        if node is not None:  # before the worker makes its first connection
+            worker.app.conf.broker_transport_options["global_keyprefix"] = wire.celery_prefix(node)
 
     def include_if(self, worker: Any) -> bool:
         return bool(self.enabled)
@@ -199,6 +205,9 @@ class AgentStep(bootsteps.StartStopStep):
         )
         bell = worker.app.bell
         self._threads = AgentThread(loop, bell, self._period_s), ClockListener(url, self._node, requests, bell.ring)
+        if self._identity is not None:
+            renewal = CertificateRenewal(url, self._node, NodeIdentity(Path(self._identity)))
+            self._threads = *self._threads, renewal
         for thread in self._threads:
             thread.start()
 
@@ -283,6 +292,7 @@ def _read_profiles(path: str | None) -> tuple[Profile, ...]:
 app = AgentApp("greenserve-agent", include=["pools.agent.tasks"], fixups=set())
 app.conf.update(
     task_ignore_result=True,
+    worker_enable_remote_control=False,  # nobody asks: the desired state says what to do
     task_default_queue="node",
     worker_prefetch_multiplier=1,
     worker_hijack_root_logger=True,
@@ -309,6 +319,9 @@ app.user_options["worker"].add(
 app.user_options["worker"].add(click.Option(["--metrics"], help="Where to listen for Prometheus, HOST:PORT."))
 app.user_options["worker"].add(
     click.Option(["--spool"], help="Folder for samples that cannot be sent, of this agent alone. Without: in memory.")
+)
+app.user_options["worker"].add(
+    click.Option(["--identity"], help="Folder of the node's key and certificates, which are renewed there.")
 )
 app.user_options["worker"].add(
     click.Option(

@@ -23,6 +23,7 @@ from pools.actuator.actuator_protocol import DEFAULT_SOCKET
 from . import join_faults, join_versions, own_address
 from .devices.driver_meter import Inventory
 from .join_messages import GpuOffer, Joined, NodeOffer
+from .node_identity import NodeIdentity
 from .redis_link import redis_url
 from .vllm.vllm_options import DEFAULT_PORTS, engine_addresses
 
@@ -31,7 +32,8 @@ _MOST_BYTES = 1 << 16
 PATH = "/api/v1/nodes/join/"
 
 
-def offer(token: str, name: str, inventory: Inventory) -> NodeOffer:
+def offer(token: str, name: str, inventory: Inventory, request: str = "") -> NodeOffer:
+    """Returns what the machine offers. `request`: for its certificate (`NodeIdentity.request`)."""
     gpus = []
     for gpu in inventory.gpus:
         clocks = gpu.clocks_mhz or (0.0,)
@@ -51,7 +53,7 @@ def offer(token: str, name: str, inventory: Inventory) -> NodeOffer:
                 lacking=list(gpu.lacking),
             )
         )
-    return NodeOffer(token, name, inventory.driver, gpus, join_versions.own())
+    return NodeOffer(token, name, inventory.driver, gpus, join_versions.own(), request)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -147,12 +149,20 @@ def engine_notice(broker_url: str, host: str | None, address: str | None) -> str
 
 
 def keep(folder: Path, joined: Joined) -> Path:
-    """Writes the agent's environment where its owner alone can read it: the broker's URL may hold a password."""
+    """Writes the agent's environment and the node's identity where their owner alone can read them.
+
+    Raises PermanentError when the control plane's certificate is of another key, or none.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    identity = NodeIdentity.of(folder, joined.node)
+    try:
+        identity.keep(joined.certificate, joined.authority, joined.redis_authority)
+    except ValueError as error:
+        raise PermanentError(f"the certificate that came for node {joined.node} cannot be used: {error}") from error
     path = folder / f"node-{joined.node}.env"
     draft = path.with_suffix(".tmp")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(f"BROKER_URL={joined.broker_url}\nOMP_NUM_THREADS=1\nPYTHONUNBUFFERED=1\n")
+        file.write(f"BROKER_URL={identity.through_tls(joined.broker_url)}\nOMP_NUM_THREADS=1\nPYTHONUNBUFFERED=1\n")
     os.replace(draft, path)
     return path
 

@@ -28,22 +28,30 @@ class GpuOffer(Message, frozen=True):
 
 
 class NodeOffer(Message, frozen=True):
-    """`release`: of GreenServe on the machine; empty: a program that does not say it yet."""
+    """`release`: of GreenServe on the machine; empty: a program that does not say it yet.
+
+    `request`: for a certificate of the node's key (`node_identity`), PEM.
+    """
 
     token: str
     name: str
     driver: str
     gpus: list[GpuOffer]
     release: str = ""
+    request: str = ""
 
 
 class Joined(Message, frozen=True):
-    """`broker_url`: the control plane's Redis, through which the agent hears and reports; it may hold a password.
+    """`broker_url`: the control plane's Redis, through which the agent hears and reports; with its own user's password.
 
-    `notes`: what is to be known of the node's GPU types.
+    `notes`: what is to be known of the node's GPU types. `certificate`, `authority`, `redis_authority`: as of
+    wire.NodeCertificate.
     """
 
     node: str
     cluster: str
     broker_url: str
     notes: list[str] = []
+    certificate: str = ""
+    authority: str = ""
+    redis_authority: str = ""

@@ -1,4 +1,4 @@
-"""What a node shows who it is: a key that never leaves it, and certificates that the control plane gave it."""
+"""Keeps what a node shows who it is: a key that never leaves it, and certificates that the control plane gave it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from urllib.parse import urlencode
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -45,18 +46,26 @@ class NodeIdentity:
         return self.folder / "redis-authority.pem"
 
     def request(self, node: str, names: Sequence[str] = ()) -> str:
-        """Returns a request for a certificate of the node's key, which is made where there is none; PEM.
+        """Returns a request for a certificate of a new key; PEM. The key before goes on until `keep`.
 
         `names`: host names and addresses at which others reach the node's engines.
         """
-        key = self._key()
+        key = ec.generate_private_key(ec.SECP256R1())
+        self._write(self._next_key, pem_of_key(key))
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)])
         asked = x509.SubjectAlternativeName([general_name(name) for name in dict.fromkeys([node, *names])])
         made = x509.CertificateSigningRequestBuilder().subject_name(subject).add_extension(asked, critical=False)
         return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
 
     def keep(self, certificate: str, authority: str, redis_authority: str) -> None:
-        """Replaces the certificates, each whole. Connections that are made from now on show the new one."""
+        """Takes over the answer to the last request: connections that are made from now on show it.
+
+        Raises ValueError where the certificate is not of that request's key, and OSError.
+        """
+        key = serialization.load_pem_private_key(self._next_key.read_bytes(), None)
+        if x509.load_pem_x509_certificate(certificate.encode()).public_key() != key.public_key():
+            raise ValueError("the certificate is not of the key that it was asked for")
+        self._next_key.replace(self.key)
         self._write(self.authority, authority.encode())
         self._write(self.redis_authority, redis_authority.encode())
         self._write(self.certificate, certificate.encode())
@@ -67,13 +76,19 @@ class NodeIdentity:
         begins, ends = found.not_valid_before_utc, found.not_valid_after_utc
         return (ends - now) * 3 <= ends - begins
 
-    def _key(self) -> ec.EllipticCurvePrivateKey:
-        if not self.key.exists():
-            made = ec.generate_private_key(ec.SECP256R1())
-            self._write(self.key, pem_of_key(made))
-        found = serialization.load_pem_private_key(self.key.read_bytes(), None)
-        assert isinstance(found, ec.EllipticCurvePrivateKey)
-        return found
+    @property
+    def _next_key(self) -> Path:
+        return self.folder / "next-key.pem"
+
+    def through_tls(self, url: str) -> str:
+        """Returns an address of Redis by TLS with this identity in it, as redis-py and Celery read it."""
+        if not url.startswith("rediss://"):
+            return url
+        files = {"ssl_certfile": self.certificate, "ssl_keyfile": self.key}
+        if self.redis_authority.exists() and self.redis_authority.stat().st_size:
+            files["ssl_ca_certs"] = self.redis_authority
+        words = {"ssl_cert_reqs": "required", **{name: str(path) for name, path in files.items()}}
+        return f"{url}{'&' if '?' in url else '?'}{urlencode(words)}"
 
     def _write(self, path: Path, content: bytes) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -37,7 +37,7 @@ class Link(Protocol):
 
 class RedisLink:
     def __init__(
-        self, url: str, node: str, timeout_s: float = TIMEOUT_S, most_batches: int = wire.BATCH_STREAM_MOST
+        self, url: str, node: str, timeout_s: float = TIMEOUT_S, most_batches: int = wire.NODE_STREAM_MOST
     ) -> None:
         self._node = node
         self._profiles = ReadProfiles()
@@ -65,7 +65,7 @@ class RedisLink:
     def _with_profiles(self, desired: wire.DesiredNode) -> wire.DesiredNode:
         if missing := self._profiles.missing(desired.measured):
             try:
-                found = self._redis.hmget(wire.PROFILES_KEY, missing)
+                found = self._redis.hmget(wire.profiles_key(self._node), missing)
             except redis.RedisError as error:
                 raise LinkError(f"Redis: {error}") from error
             self._profiles.add(dict(zip(missing, found, strict=True)))  # type: ignore[arg-type]  # as above
@@ -76,7 +76,7 @@ class RedisLink:
         pipeline.set(wire.agent_key(state.node), wire.encode(state), ex=wire.AGENT_STATE_TTL_S)
         pipeline.set(wire.alive_key(heartbeat.process), wire.encode(heartbeat), ex=wire.HEARTBEAT_TTL_S)
         data = [wire.encode(batch) for batch in batches]
-        pipeline.eval(wire.ADD_WHILE_ROOM, 1, wire.BATCH_STREAM, self._most_batches, *data)
+        pipeline.eval(wire.ADD_WHILE_ROOM, 1, wire.batch_stream(self._node), self._most_batches, *data)
         try:
             return int(pipeline.execute()[-1])
         except redis.RedisError as error:

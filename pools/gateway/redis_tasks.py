@@ -67,9 +67,14 @@ class RedisLink:
             if value is None:
                 continue
             try:
-                states[node] = wire.decode(value, wire.AgentState)
+                state = wire.decode(value, wire.AgentState)
             except msgspec.DecodeError as error:
                 log.error("the state of node %s cannot be read: %s", node, error)
+                continue
+            if state.node == node:
+                states[node] = state
+            else:
+                log.error("the state of node %s says that it is of %r: it is left out", node, state.node)
         return fleet, states
 
     async def workers(self) -> tuple[list[wire.WorkerRegistration], set[str]]:

@@ -4,7 +4,7 @@ from .access import LIMITS, ApiKey, Tenant
 from .catalogue import GpuType, ModelCard, Partition, Profile, ProfileSource, RequestClass
 from .fleet import Cluster, Gpu, Node, Site, simulated_gpus
 from .jobs import Job, JobState
-from .joining import JoinToken
+from .joining import JoinToken, NodeIdentity
 from .measurements import EngineProfile, EngineResidual
 from .people import AccessToken, AuditEntry, Membership, MembershipSite
 from .serving import Instance, InstanceGpu, Pool, Service, Slo, SloMetric
@@ -28,6 +28,7 @@ __all__ = [
     "MembershipSite",
     "ModelCard",
     "Node",
+    "NodeIdentity",
     "Partition",
     "Pool",
     "Profile",

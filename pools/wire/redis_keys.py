@@ -8,14 +8,21 @@
 | `greenserve:fleet:services` | hash, FleetService by name | scheduler.control | gateways, ingester |
 | `greenserve:fleet:keys` | hash, FleetKey by its hash | scheduler.control | gateways |
 | `greenserve:fleet:keys:changed` | sorted set, key hashes by version of change | scheduler.control | gateways |
-| `greenserve:fleet:profiles` | hash, measured profiles by version | scheduler.control | gateways, agents |
+| `greenserve:fleet:profiles` | hash, measured profiles by version | scheduler.control | gateways |
+| `greenserve:profiles:<node>` | hash, those of them that its desired state names | scheduler.control | its agent |
 | `greenserve:published` | hash with expiry, digests of the last | scheduler.control | scheduler.control |
 | `greenserve:fleet` | string, Fleet; and a channel that announces versions | scheduler.control | gateways of 0.1.0 |
 | `greenserve:worker:<uid>` | string with expiry, WorkerRegistration | gateways, for workers | gateways, ingester |
 | `greenserve:workers` | sorted set, uid by the end of its lease | gateways, for workers | gateways, ingester |
 | `greenserve:workers:measured` | string with expiry, AgentState of no node | the ingester, each second | gateways |
 | `greenserve:clock:<node>` | channel, ClockRequest | gateways, as they decide | that node's agent, at once |
-| `greenserve:batches` | stream, field `b` = AgentBatch | agents | telemetry ingester |
+| `greenserve:batches:<node>` | stream, field `b` = AgentBatch of that node | its agent | telemetry ingester |
+| `greenserve:batches` | the same | agents of 0.1.0, the ingester for registered engines | telemetry ingester |
+| `greenserve:celery:<node>:...` | keys and channels of its Celery queue | scheduler.control, its agent | its agent |
+| `greenserve:identity:<node>:asked` | string with expiry, certificate request | its agent | pools.registration |
+| `greenserve:identity:<node>:answer` | string with expiry, NodeCertificate | pools.registration | its agent |
+| `greenserve:certificates` | hash, node by its certificate's serial number | pools.registration | the relay to Redis |
+| `greenserve:node-users` | hash, digest of its user's rules by node | pools.registration | pools.registration |
 | `greenserve:requests` | stream, field `b` = RequestBatch | gateways | telemetry ingester |
 | `greenserve:processes`, and `:<plane>` | string with expiry, ProcessTable | supervisors, each second | health page |
 | `greenserve:gateways` | sorted set, `<name>@<host>` by last sign of life | gateways | gateways: how many they are |
@@ -27,7 +34,7 @@
 | `greenserve:simulation:<id>` | list with expiry, SimulationUpdate | a `simulations` worker | who asked for the run |
 | `greenserve:simulation:<id>:stop` | string with expiry | who asked for the run | that worker, now and then |
 
-Streams have a bound (`stream_room`).
+Streams have a bound (`stream_room`). `node_rights` says which of these keys a node's own user may use.
 """
 
 from __future__ import annotations
@@ -41,6 +48,8 @@ PUBLISHED_KEY = "greenserve:published"
 FLEET_KEY = "greenserve:fleet"  # the fleet as a whole, as 0.1.0 writes and reads it
 FLEET_CHANNEL = "greenserve:fleet"
 BATCH_STREAM = "greenserve:batches"
+CERTIFICATES_KEY = "greenserve:certificates"
+NODE_USERS_KEY = "greenserve:node-users"
 REQUEST_STREAM = "greenserve:requests"
 GATEWAYS_KEY = "greenserve:gateways"
 WORKERS_KEY = "greenserve:workers"
@@ -64,6 +73,7 @@ AGENT_PREFIX = "greenserve:agent:"
 ALIVE_PREFIX = "greenserve:alive:"
 CLOCK_PREFIX = "greenserve:clock:"
 WORKER_PREFIX = "greenserve:worker:"
+NODE_STREAM_PREFIX = f"{BATCH_STREAM}:"
 OPEN_REQUESTS_PREFIX = "greenserve:open:"
 GATEWAY_USE_PREFIX = "greenserve:use:"
 
@@ -110,6 +120,33 @@ def gateway_process(member: str) -> str:
 
 def gateway_use_key(gateway: str) -> str:
     return GATEWAY_USE_PREFIX + gateway
+
+
+def batch_stream(node: str) -> str:
+    """Names the stream of a node's batches."""
+    return NODE_STREAM_PREFIX + node
+
+
+def node_of_stream(stream: str) -> str | None:
+    """Returns the node whose own stream of batches this is; None: it is no node's."""
+    return stream.removeprefix(NODE_STREAM_PREFIX) if stream.startswith(NODE_STREAM_PREFIX) else None
+
+
+def profiles_key(node: str) -> str:
+    return f"greenserve:profiles:{node}"
+
+
+def celery_prefix(node: str) -> str:
+    """Returns what all keys and channels of a node's Celery queue begin with."""
+    return f"greenserve:celery:{node}:"
+
+
+def certificate_asked_key(node: str) -> str:
+    return f"greenserve:identity:{node}:asked"
+
+
+def certificate_answer_key(node: str) -> str:
+    return f"greenserve:identity:{node}:answer"
 
 
 def open_requests_key(gateway: str) -> str:

@@ -5,8 +5,10 @@ What there is no room for stays with its producer until the consumer has caught 
 
 from __future__ import annotations
 
-# Entries; about 100 MB of each. An agent's batch has some 2 kB, a gateway's of 500 rows some 200 kB.
+# Entries; about 100 MB of each. An agent's batch has some 2 kB, a gateway's of 500 rows some 200 kB. A node's own
+# stream takes five minutes' of batches: what comes then waits on the node's disk.
 BATCH_STREAM_MOST = 50_000
+NODE_STREAM_MOST = 300
 REQUEST_STREAM_MOST = 500
 
 # EVAL with the stream as key, and as arguments how many may be in it and the encoded messages: adds as many of them as

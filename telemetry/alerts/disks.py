@@ -15,7 +15,7 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from pools import redis_address, wire
+from pools import agent_states, redis_address, wire
 from pools.models import Node
 from telemetry.models import Report
 from telemetry.reports.report_requests import NOT_WRITTEN, folder_of
@@ -26,10 +26,6 @@ from .sources import REDIS_TIMEOUT_S, Source
 LOST_SPAN = timedelta(minutes=15)
 FAILED_SPAN = timedelta(days=1)
 NEARLY_FULL = 0.97  # of a disk: then the alert is critical
-STREAMS = {
-    "requests": (wire.REQUEST_STREAM, wire.REQUEST_STREAM_MOST, "request records then wait at the gateways"),
-    "samples": (wire.BATCH_STREAM, wire.BATCH_STREAM_MOST, "samples then wait at the agents"),
-}
 
 
 def _records(now: datetime, _: Mapping[str, Rule]) -> Iterator[Reading]:
@@ -62,11 +58,17 @@ def _disk_state(value: bytes | None) -> wire.DiskState | None:
 
 def _streams(now: datetime, rules: Mapping[str, Rule]) -> Iterator[Reading]:
     with _client() as client:
-        for subject, (stream, most, words) in STREAMS.items():
-            waiting: Any = client.xlen(stream)
-            share = waiting / most
-            summary = f"{waiting} of at most {most} batches of {subject} wait in Redis to be stored; {words}"
-            yield Reading("stream_filling", subject, share, summary, Level.BAD if share >= 1.0 else None)
+        requests: Any = client.xlen(wire.REQUEST_STREAM)
+        samples = agent_states.waiting_batches(client, Node.objects.values_list("name", flat=True))
+    most = wire.REQUEST_STREAM_MOST
+    words = f"{requests} of at most {most} batches of requests wait in Redis to be stored; request records then wait"
+    yield _filling("requests", requests / most, f"{words} at the gateways")
+    words = f"{samples.count} batches of samples wait in Redis to be stored, at the fullest stream {samples.share:.0%}"
+    yield _filling("samples", samples.share, f"{words} of what it takes; samples then wait at the agents")
+
+
+def _filling(subject: str, share: float, summary: str) -> Reading:
+    return Reading("stream_filling", subject, share, summary, Level.BAD if share >= 1.0 else None)
 
 
 def _reports(now: datetime, rules: Mapping[str, Rule]) -> Iterator[Reading]:

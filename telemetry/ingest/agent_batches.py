@@ -83,7 +83,7 @@ def _instance_ids() -> dict[str, int]:
     return {str(uid): pk for uid, pk in recent.values_list("uid", "id")}
 
 
-def _node_ids() -> dict[str, int]:
+def node_ids() -> dict[str, int]:
     return dict(Node.objects.values_list("name", "id"))
 
 
@@ -99,7 +99,7 @@ class SampleWriter:
         self._clock_sink = clock_sink
         self._gpus = Ids(_gpu_ids)
         self._instances = Ids(_instance_ids)
-        self._nodes = Ids(_node_ids)
+        self._nodes = Ids(node_ids)
         self._decoded: dict[GpuLabels, tuple[bytes, bytes, bytes]] = {}
         self._states: dict[bytes, int] = {b"": 0}
         self._newest: dict[int, float] = {}  # instance -> time of the state applied last

@@ -60,9 +60,12 @@ def read(stream: str, data: bytes | None) -> tuple[Body | None, list[SetAside]]:
     try:
         if data is None:
             raise msgspec.DecodeError("no field 'b'")
-        if stream == wire.BATCH_STREAM:
-            return wire.decode(data, wire.AgentBatch), []
-        return _requests(data)
+        if stream == wire.REQUEST_STREAM:
+            return _requests(data)
+        batch = wire.decode(data, wire.AgentBatch)
+        if wire.node_of_stream(stream) not in (None, batch.agent):
+            return None, [whole(data, f"it says that it is of {batch.agent!r}, whose stream this is not")]
+        return batch, []
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         return None, [whole(data or b"", str(error))]
 
@@ -146,6 +149,11 @@ def times_s(bodies: Sequence[Body]) -> NDArray[np.float64]:
 def timely(at_s: NDArray[np.float64], now_s: float, days: int) -> Mask:
     """Says of each time whether it is of the last `days` days and not ahead of the clock by an hour or more."""
     return (at_s > now_s - days * DAY_S) & (at_s < now_s + MAX_EARLY_S)
+
+
+def without(body: Body, bad: Mask, whys: Sequence[str]) -> tuple[Body, list[SetAside]]:
+    """Returns the message without the rows of `bad`, and these; `whys`: what is wrong with each of them."""
+    return pick(body, ~bad), _asides(body, bad, whys, [None] * len(whys))
 
 
 def without_strange_times(body: Body, now_s: float, days: int) -> tuple[Body, list[SetAside]]:

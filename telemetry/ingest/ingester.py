@@ -20,6 +20,7 @@ from django.db import DatabaseError, InterfaceError, connection
 from django.utils import timezone
 
 from pools import wire
+from pools.models import Node
 from telemetry.ingest.agent_batches import ClockSink
 from telemetry.ingest.row_writer import Message, RowWriter
 from telemetry.storage import brin_summaries
@@ -56,6 +57,7 @@ class Ingester:
         self._redis = client
         self._rows = RowWriter(clock_sink)
         self._summaries = brin_summaries.Summaries()
+        self._streams: tuple[str, ...] = ()  # of agents' batches: the shared one, and each node's
         self._pending = True  # read what an earlier run left unacknowledged before anything new
         self._beat_mono_s = float("-inf")
         self._claimed_mono_s = time.monotonic()
@@ -80,12 +82,23 @@ class Ingester:
                 stop.wait(wait_s)
 
     def ensure_groups(self) -> None:
-        for stream in (wire.BATCH_STREAM, wire.REQUEST_STREAM):
-            try:
-                self._redis.xgroup_create(stream, wire.INGEST_GROUP, id="0", mkstream=True)
-            except redis.ResponseError as error:
-                if "BUSYGROUP" not in str(error):
-                    raise
+        """Makes ready to read from all streams: each node has its own."""
+        self._streams = ()
+        self._follow_nodes()
+
+    def _follow_nodes(self) -> None:
+        """Reads the streams of nodes that are there now. What is in those of deleted nodes is nobody's, and goes."""
+        nodes = Node.objects.order_by("pk").values_list("name", flat=True)
+        streams = (wire.BATCH_STREAM, *map(wire.batch_stream, nodes))
+        if gone := set(self._streams) - set(streams):
+            self._redis.delete(*gone)
+        with self._redis.pipeline(transaction=False) as pipe:
+            for stream in {*streams, wire.REQUEST_STREAM} - set(self._streams):
+                pipe.xgroup_create(stream, wire.INGEST_GROUP, id="0", mkstream=True)
+            for answer in pipe.execute(raise_on_error=False):
+                if isinstance(answer, redis.RedisError) and "BUSYGROUP" not in str(answer):
+                    raise answer
+        self._streams = streams
 
     def step(self, block_ms: int = BLOCK_MS) -> int:
         """One read and what follows from it. Returns the number of entries handled."""
@@ -98,30 +111,28 @@ class Ingester:
         return len(entries)
 
     def _read(self, block_ms: int) -> list[StreamEntry]:
-        start = "0" if self._pending else ">"
+        if self._pending:
+            return self._entries("0", READ_COUNT, None)
+        entries = self._entries(">", READ_COUNT, block_ms)
+        if sum(entry.stream != wire.REQUEST_STREAM for entry in entries) >= READ_COUNT:
+            entries += self._entries(">", READ_AHEAD, None, requests=False)
+        return entries
+
+    def _entries(self, start: str, most: int, block_ms: int | None, *, requests: bool = True) -> list[StreamEntry]:
+        """Returns about `most` entries, as many of each stream. `requests` off: of agents' batches only, since a batch
+        of requests may have hundreds of rows."""
+        streams = (wire.REQUEST_STREAM, *self._streams) if requests else self._streams
         answer: Any = self._redis.xreadgroup(
             wire.INGEST_GROUP,
             CONSUMER,
-            {wire.BATCH_STREAM: start, wire.REQUEST_STREAM: start},
-            count=READ_COUNT,
-            block=None if self._pending else block_ms,
+            dict.fromkeys(streams, start),
+            count=max(1, most // len(streams)),
+            block=block_ms,
         )
-        entries = [
+        return [
             StreamEntry(stream.decode(), entry_id, fields)
             for stream, found in answer or ()
             for entry_id, fields in found
-        ]
-        if not self._pending and sum(entry.stream == wire.BATCH_STREAM for entry in entries) == READ_COUNT:
-            entries += self._more()
-        return entries
-
-    def _more(self) -> list[StreamEntry]:
-        """Of the agents' batches only: a batch of requests may have hundreds of rows."""
-        answer: Any = self._redis.xreadgroup(
-            wire.INGEST_GROUP, CONSUMER, {wire.BATCH_STREAM: ">"}, count=READ_AHEAD, block=None
-        )
-        return [
-            StreamEntry(wire.BATCH_STREAM, entry_id, fields) for _, found in answer or () for entry_id, fields in found
         ]
 
     def _left_by_others(self) -> list[StreamEntry]:
@@ -130,10 +141,12 @@ class Ingester:
             return []
         self._claimed_mono_s = time.monotonic()
         found = []
-        for stream in (wire.BATCH_STREAM, wire.REQUEST_STREAM):
-            answer: Any = self._redis.xautoclaim(
-                stream, wire.INGEST_GROUP, CONSUMER, round(CLAIM_AFTER_S * 1e3), count=READ_COUNT
-            )
+        streams = (wire.REQUEST_STREAM, *self._streams)
+        with self._redis.pipeline(transaction=False) as pipe:
+            for stream in streams:
+                pipe.xautoclaim(stream, wire.INGEST_GROUP, CONSUMER, round(CLAIM_AFTER_S * 1e3), count=READ_COUNT)
+            answers: list[Any] = pipe.execute()
+        for stream, answer in zip(streams, answers, strict=True):
             found += [StreamEntry(stream, entry_id, fields) for entry_id, fields in answer[1]]
         return found
 
@@ -163,7 +176,11 @@ class Ingester:
         if time.monotonic() - self._beat_mono_s < HEARTBEAT_S:
             return
         self._summaries.keep_up(timezone.now())
-        backlog = self._redis.xlen(wire.BATCH_STREAM) + self._redis.xlen(wire.REQUEST_STREAM)
+        self._follow_nodes()
+        with self._redis.pipeline(transaction=False) as pipe:
+            for stream in (wire.REQUEST_STREAM, *self._streams):
+                pipe.xlen(stream)
+            backlog = sum(pipe.execute())
         name = wire.process_name("ingester", settings.GREENSERVE_PLANE)
         beat = wire.Heartbeat(name, time.time(), HEARTBEAT_S, f"{backlog} messages waiting, {handled} in the last read")
         self._redis.set(wire.alive_key(name), wire.encode(beat), ex=wire.HEARTBEAT_TTL_S)

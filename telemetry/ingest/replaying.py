@@ -68,6 +68,9 @@ def _replay(pk: int, writer: RowWriter) -> Replayed | None:
     if body is not None:
         body, strange = batch_rows.without_strange_times(body, timezone.now().timestamp(), days_kept(row.stream))
         aside += strange
+    if isinstance(body, wire.AgentBatch):
+        body, foreign = writer.without_foreign(row.stream, body)
+        aside += foreign
     if body is not None and not aside:
         aside = _store(row, body, writer)
     if aside:

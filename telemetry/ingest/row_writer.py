@@ -14,6 +14,7 @@ from pools import wire
 from telemetry.ingest import batch_rows, dead_rows, request_records
 from telemetry.ingest.agent_batches import ClockSink, SampleWriter
 from telemetry.ingest.batch_rows import Body, SetAside
+from telemetry.ingest.own_rows import Owners
 from telemetry.storage import copying, time_partitions
 
 EPOCH = date(1970, 1, 1).toordinal()
@@ -41,12 +42,23 @@ class RowWriter:
     def __init__(self, clock_sink: ClockSink) -> None:
         self.samples = SampleWriter(clock_sink)
         self._objectives = request_records.Objectives()
+        self._owners = Owners()
         self._days: set[date] = set()
 
     def write(self, messages: Sequence[Message]) -> None:
         """Stores all in one transaction; if the database refuses a value, one by one, and that message by row."""
         self._set_strange_times_aside(messages)
+        for message in messages:
+            if isinstance(message.body, wire.AgentBatch):
+                message.body, aside = self.without_foreign(message.stream, message.body)
+                message.aside += aside
         self._write(messages)
+
+    def without_foreign(self, stream: str, batch: wire.AgentBatch) -> tuple[Body, list[SetAside]]:
+        """Returns the batch without what a node's own stream says of other nodes, and that."""
+        node = wire.node_of_stream(stream)
+        foreign = None if node is None else self._owners.foreign(node, batch)
+        return (batch, []) if foreign is None else batch_rows.without(batch, *foreign)
 
     def _write(self, messages: Sequence[Message]) -> None:
         try:
@@ -120,8 +132,8 @@ class RowWriter:
     def _set_strange_times_aside(self, messages: Sequence[Message]) -> None:
         """All times are looked at together, and message by message only when one is wrong."""
         now_s = timezone.now().timestamp()
-        for stream in (wire.BATCH_STREAM, wire.REQUEST_STREAM):
-            own = [message for message in messages if message.stream == stream and message.body is not None]
+        for kind, stream in ((wire.AgentBatch, wire.BATCH_STREAM), (wire.RequestBatch, wire.REQUEST_STREAM)):
+            own = [message for message in messages if isinstance(message.body, kind)]
             days = days_kept(stream)
             bodies = [message.body for message in own if message.body is not None]
             if batch_rows.timely(batch_rows.times_s(bodies), now_s, days).all():
@@ -135,7 +147,7 @@ class RowWriter:
 def days_kept(stream: str) -> int:
     """Returns how old a stream's rows may be, in days: of older samples there are no roll-ups."""
     own = settings.GREENSERVE_SAMPLE_RETENTION_DAYS
-    return min(MAX_LATE_DAYS, own) if stream == wire.BATCH_STREAM else MAX_LATE_DAYS
+    return MAX_LATE_DAYS if stream == wire.REQUEST_STREAM else min(MAX_LATE_DAYS, own)
 
 
 def first_line(error: Exception) -> str:

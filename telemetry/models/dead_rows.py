@@ -17,7 +17,7 @@ class DeadRow(models.Model):
         MESSAGE = "message", "a whole message"
 
     received_at = models.DateTimeField()
-    stream = models.CharField(max_length=40)
+    stream = models.CharField(max_length=80)
     entry_id = models.CharField(max_length=40, help_text="Of the stream's entry.")
     place = models.PositiveIntegerField(help_text="Among what was set aside of the entry.")
     source = models.CharField(max_length=100, blank=True, help_text="The agent or gateway; empty: it cannot be read.")

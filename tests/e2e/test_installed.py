@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 import redis
 
-from greenserve import env
 from greenserve.packages import DISTRIBUTION, NODE_DISTRIBUTION
-from pools import wire
+from pools import redis_address, wire
 from tests import servers, wheels
 from tests.e2e.product import ROOT, wait_for
 from tests.fakes.simnode import SimnodeProcess
@@ -191,7 +190,7 @@ def test_agent_of_a_node_reports(node: Environment, tmp_path: Path) -> None:
     with servers.redis_running(tmp_path / "var") as url, redis.Redis.from_url(url) as client:
         celery = ("python", "-m", "celery", "-A", "pools.agent.app", "worker", "-P", "solo")
         where = ("-Q", "node.box", "-n", "node.box@%h", "--without-gossip", "--without-mingle", "--node", "box")
-        process = node.start(*celery, *where, "--gpus", "cpu", BROKER_URL=env.broker_url(url))
+        process = node.start(*celery, *where, "--gpus", "cpu", BROKER_URL=redis_address.broker_url(url))
         with ended(process, signal.SIGTERM):
             wait_for(
                 "the agent's report, or its end",

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 
 from greenserve.servers import embedded
 from pools import wire
@@ -98,15 +99,23 @@ class Bench:
             pytest.fail(f"no {what}; state: {self.state()}; the agent's log:\n{self.agent.log()}\n{self.node.log()}")
 
     def batches(self) -> list[wire.AgentBatch]:
-        entries: Any = self.redis.xrange(wire.BATCH_STREAM)
+        entries: Any = self.redis.xrange(wire.batch_stream(NODE))
         return [wire.decode(fields[b"b"], wire.AgentBatch) for _, fields in entries]
+
+    def nudge(self, decision_id: int) -> None:
+        own = {"global_keyprefix": wire.celery_prefix(NODE)}
+        with Celery(broker=self.broker, set_as_current=False) as sender:
+            sender.conf.broker_transport_options = own
+            sender.send_task(
+                "pools.agent.tasks.reconcile", kwargs={"decision_id": decision_id}, queue=wire.node_queue(NODE)
+            )
 
     def begin_anew(self) -> None:
         """As if just started: no engines, and no batches of what was before."""
         self.want()
         self.wait(lambda: self.node.get("/instances") == [], "empty node")
         for _ in range(2):  # the first may be of a tick that was under way
-            self.redis.delete(wire.BATCH_STREAM)
+            self.redis.delete(wire.batch_stream(NODE))
             self.wait(self.batches, "batches of an empty node")
 
     def close(self) -> None:

@@ -150,7 +150,7 @@ class Bench:
         return {record.spec.uid: record for record in Records(self.engines / "engines").all()}
 
     def batches(self) -> list[wire.AgentBatch]:
-        entries: Any = self.redis.xrange(wire.BATCH_STREAM)
+        entries: Any = self.redis.xrange(wire.batch_stream(NODE))
         return [wire.decode(fields[b"b"], wire.AgentBatch) for _, fields in entries]
 
     def samples(self) -> list[wire.GpuSampleRow]:

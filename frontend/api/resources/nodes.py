@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
-from django.conf import settings
 from django.http import Http404
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
@@ -23,7 +23,8 @@ from frontend import health
 from pools.access import rights
 from pools.agent.join_messages import GpuOffer, NodeOffer
 from pools.models import Node
-from pools.registration import join_tokens
+from pools.redis_address import broker_url
+from pools.registration import join_tokens, node_identities
 
 from ..rest.base import View
 
@@ -80,18 +81,28 @@ class NodeOfferSerializer(serializers.Serializer):
     release = serializers.CharField(
         max_length=40, default="", allow_blank=True, help_text="The version of GreenServe on the machine."
     )
+    request = serializers.CharField(
+        max_length=node_identities.MOST_REQUEST,
+        default="",
+        trim_whitespace=False,
+        help_text="For a certificate of the node's key, which never leaves it; PKCS #10, in PEM.",
+    )
 
 
 class JoinedSerializer(serializers.Serializer):
-    """`broker_url`: the Redis through which the node's agent hears and reports; it may hold a password.
+    """`broker_url`: the Redis through which the node's agent hears and reports; it has its own user's password in it.
 
-    `notes`: what is to be known of the types of its GPUs.
+    `notes`: what is to be known of the types of its GPUs. `certificate`: the node's, `authority`: of who signs all
+    nodes', `redis_authority`: of who signs that of Redis' address, empty where the machine knows; PEM.
     """
 
     node = serializers.CharField()
     cluster = serializers.CharField()
     broker_url = serializers.CharField()
     notes = serializers.ListField(child=serializers.CharField())
+    certificate = serializers.CharField()
+    authority = serializers.CharField()
+    redis_authority = serializers.CharField(allow_blank=True)
 
 
 class JoinView(View):
@@ -107,9 +118,12 @@ class JoinView(View):
         asked.is_valid(raise_exception=True)
         given = asked.validated_data
         gpus = [GpuOffer(**{**gpu, "sheet": _sheet(gpu["sheet"])}) for gpu in given.pop("gpus")]
-        node, notes = join_tokens.join(NodeOffer(**given, gpus=gpus), timezone.now())
-        whose = {"node": node.name, "cluster": str(node.cluster)}
-        answer = {**whose, "broker_url": settings.AGENT_BROKER_URL, "notes": notes}
+        host = urlsplit(f"//{request.get_host()}").hostname or ""
+        admitted = node_identities.join(NodeOffer(**given, gpus=gpus), host, timezone.now())
+        node, trusted = admitted.node, admitted.certificate
+        whose = {"node": node.name, "cluster": str(node.cluster), "broker_url": broker_url(admitted.redis_url)}
+        shown = {"certificate": trusted.certificate, "authority": trusted.authority}
+        answer = {**whose, "notes": admitted.notes, **shown, "redis_authority": trusted.redis_authority}
         return Response(answer, status=HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
 
 

@@ -198,6 +198,8 @@ class FleetView:
         instances: dict[str, Instance] = {}
         for node, state in states.items():
             for reported in state.instances:
+                if self._is_of_another(reported.uid, state.node, states):
+                    continue
                 name, pool = self._pools.get(reported.pool_id, ("", None))
                 service = services.get(name)
                 if service is None or pool is None:
@@ -222,6 +224,16 @@ class FleetView:
         self.services = services
         self.version = fleet.version
         self.fresh_at_s = fresh_at_s
+
+    def _is_of_another(self, uid: str, node: str, states: Mapping[str, wire.AgentState]) -> bool:
+        """Says whether an instance is known to be of another node that still reports: it stays there."""
+        known = self._instances.get(uid)
+        if known is None or known.node in (None, node) or known.node not in states:
+            return False
+        if uid not in self._complained:
+            self._complained.add(uid)
+            log.error("node %s reports instance %s, which is of node %s; it is left out", node, uid, known.node)
+        return True
 
     def recall(self, fleet: wire.Fleet, states: Mapping[str, wire.AgentState], fresh_at_s: float) -> None:
         """Puts a snapshot of an earlier life in force: each instance is lost until its agent or itself is heard."""

@@ -7,7 +7,7 @@ everything is read again: what is written last was read last, and an older state
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -21,7 +21,7 @@ from pools import wire
 LISTED_KEYS = 1_000  # changes of keys; when there are more, gateways read all keys once
 WHOLE_PERIOD_S = 300  # everything is written anew so often, whatever else may have written there
 _NODES, _KEYS, _GPU_TYPES, _MEASURED = "nodes", "keys", "gpu types", "measured"
-_SERVICE, _PROFILE = "service:", "profile:"
+_SERVICE, _PROFILE, _PROFILES = "service:", "profile:", "profiles:"  # of one version; those of a node
 
 Read = Callable[[int], tuple[wire.Fleet, Sequence[wire.DesiredNode]]]
 
@@ -66,22 +66,29 @@ def _queue(pipe: Pipeline, read: Read) -> None:
         gpu_types=fleet.gpu_types,
         measured=fleet.measured,
     )
+    contents = {profile.version: wire.encode_profile(profile) for profile in fleet.profiles}
     pipe.multi()
     if whole:
         pipe.delete(wire.PUBLISHED_KEY, wire.FLEET_SERVICES_KEY, wire.FLEET_KEYS_KEY, wire.PROFILES_KEY)
     for node in nodes:
         if wire.desired_key(node.node) in changed:
             pipe.set(wire.desired_key(node.node), wire.encode(node))
+        if _PROFILES + node.node in changed:
+            pipe.delete(wire.profiles_key(node.node))
+            if own := _named(node, contents):
+                pipe.hset(wire.profiles_key(node.node), mapping=own)
     for service in fleet.services:
         if _SERVICE + service.name in changed:
             pipe.hset(wire.FLEET_SERVICES_KEY, service.name, wire.encode(service))
     for profile in fleet.profiles:
         if _PROFILE + profile.version in changed:
-            pipe.hset(wire.PROFILES_KEY, profile.version, wire.encode_profile(profile))
+            pipe.hset(wire.PROFILES_KEY, profile.version, contents[profile.version])
     for part in gone:
         pipe.hdel(wire.PUBLISHED_KEY, part)
         pipe.hdel(wire.FLEET_SERVICES_KEY, part.removeprefix(_SERVICE))
         pipe.hdel(wire.PROFILES_KEY, part.removeprefix(_PROFILE))
+        if part.startswith(_PROFILES):
+            pipe.delete(wire.profiles_key(part.removeprefix(_PROFILES)))
     if put:
         pipe.hset(wire.FLEET_KEYS_KEY, mapping=put)
     if dropped:
@@ -118,7 +125,15 @@ def _digests(fleet: wire.Fleet, nodes: Sequence[wire.DesiredNode]) -> dict[str, 
     parts[_GPU_TYPES] = msgspec.json.encode(fleet.gpu_types)
     parts[_MEASURED] = msgspec.json.encode(fleet.measured)
     parts |= {_PROFILE + profile.version: b"" for profile in fleet.profiles}
+    there = {profile.version: b"" for profile in fleet.profiles}
+    parts |= {_PROFILES + node.node: " ".join(sorted(_named(node, there))).encode() for node in nodes}
     return {part: blake2b(data, digest_size=16).hexdigest() for part, data in parts.items()}
+
+
+def _named(node: wire.DesiredNode, contents: Mapping[str, bytes]) -> dict[Any, bytes]:
+    """Returns the contents of the profiles that a node's desired state names, by their versions."""
+    named = {one.profile for one in node.measured}
+    return {version: data for version, data in contents.items() if version in named}
 
 
 def _changed_keys(pipe: Pipeline, keys: Sequence[wire.FleetKey], whole: bool) -> tuple[dict[Any, bytes], set[bytes]]:

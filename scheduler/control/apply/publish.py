@@ -27,15 +27,18 @@ def publish(client: redis.Redis, now: datetime) -> None:
 
 
 def nudge(nodes: Iterable[str], decision_id: int | None = None) -> None:
-    """Wakes the agents at once. Only a hint: they read their desired state each second anyway."""
+    """Wakes the agents at once, each through the keys of its own queue. Only a hint: they look each second anyway."""
     for node in sorted(nodes):
+        own = {"global_keyprefix": wire.celery_prefix(node)}
         try:
-            current_app.send_task(
-                "pools.agent.tasks.reconcile",
-                kwargs={"decision_id": decision_id},
-                queue=wire.node_queue(node),
-                expires=NUDGE_EXPIRES_S,
-                retry=False,
-            )
+            with current_app.connection_for_write(transport_options=own) as connection:
+                current_app.send_task(
+                    "pools.agent.tasks.reconcile",
+                    kwargs={"decision_id": decision_id},
+                    queue=wire.node_queue(node),
+                    expires=NUDGE_EXPIRES_S,
+                    retry=False,
+                    connection=connection,
+                )
         except OperationalError as error:
             log.warning("node %s was not nudged: %s", node, error)

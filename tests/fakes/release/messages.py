@@ -36,6 +36,7 @@ def every() -> dict[str, wire.Message]:
             UID, "gateway", NOW_S, 1110.0, 12.5, "slack", "the lowest clock that keeps 150 ms"
         ),
         wire.BATCH_STREAM: _batch(),
+        wire.certificate_answer_key(NODE): wire.NodeCertificate("certificate", "authority", "authority of Redis"),
         wire.REQUEST_STREAM: wire.RequestBatch("gateway", "boot-1", 42, [_request()]),
         wire.open_requests_key("gateway"): wire.OpenRequests(
             ["llama3-70b"], [0], ["0c6f6c2b7a11"], [NOW_S], [374], [129]

@@ -228,7 +228,7 @@ def test_agent_says_that_it_only_measures_until_the_actuator_is_there(
         assert len(of_the_host) == 1  # whatever this machine has
         actuator.start()
         eventually(lambda: (now := state()) and now.measure_only == "", 10.0, "clocks")
-        entries: Any = redis_client.xrange(wire.BATCH_STREAM)
+        entries: Any = redis_client.xrange(wire.batch_stream(node))
         rows = wire.decode(entries[-1][1][b"b"], wire.AgentBatch).gpus.unpack()
         assert [row.gpu_uuid for row in rows] == [boards.uuid(0), boards.uuid(1)]
         assert all(row.energy_j and row.power_w == 400.0 for row in rows)

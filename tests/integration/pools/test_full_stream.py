@@ -61,7 +61,7 @@ def test_agent_adds_in_order_what_there_is_room_for_and_always_says_how_it_is(re
         return link.send(wire.AgentState("n1", "boot", 1.0, None, []), heartbeat, batches)
 
     assert [send(1, 2), send(), send(3, 4), send(4), send()] == [2, 0, 1, 0, 0]
-    found = [wire.decode(entry[b"b"], wire.AgentBatch).seq for _, entry in redis_client.xrange(wire.BATCH_STREAM)]
+    found = [wire.decode(entry[b"b"], wire.AgentBatch).seq for _, entry in redis_client.xrange(wire.batch_stream("n1"))]
     assert found == [1, 2, 3]
     redis_client.delete(wire.agent_key("n1"))
     assert send(4) == 0

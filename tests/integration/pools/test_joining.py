@@ -11,9 +11,14 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import redis
 from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.test import Client
@@ -25,11 +30,17 @@ from core.engine.gpu_types import SHIPPED
 from greenserve.commands.node import node as node_command
 from pools.access.audit import Actor
 from pools.agent import join_versions
-from pools.models import AuditEntry, Cluster, Gpu, GpuType, JoinToken, Node, Site
+from pools.agent.redis_link import redis_url
+from pools.models import AuditEntry, Cluster, Gpu, GpuType, JoinToken, Node, NodeIdentity, Site
 from pools.registration import join_tokens
 from pools.writes import hash_secret
 from tests.fakes.nvml import Boards, machine
 from tests.fakes.simnode import ROOT
+
+
+def serial(certificate: str) -> int:
+    return x509.load_pem_x509_certificate(certificate.encode()).serial_number
+
 
 GPU = {
     **{"uuid": "GPU-a", "index": 0, "name": "NVIDIA A100-SXM4-80GB", "gpu_type": "A100-80GB"},
@@ -42,8 +53,18 @@ def cluster() -> Cluster:
     return Cluster.objects.create(site=site, name="main")
 
 
-def post(secret: str, name: str = "box-1", gpus: Any = (GPU,), **more: str) -> Any:
-    body = {"token": secret, "name": name, "driver": "570.00.01", "gpus": list(gpus), **more}
+REQUEST = (  # for a certificate of a key that nobody has
+    x509.CertificateSigningRequestBuilder()
+    .subject_name(x509.Name([]))
+    .add_extension(x509.SubjectAlternativeName([x509.DNSName("box-1")]), critical=False)
+    .sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
+    .public_bytes(serialization.Encoding.PEM)
+    .decode()
+)
+
+
+def post(secret: str, name: str = "box-1", gpus: Any = (GPU,), request: str = REQUEST, **more: str) -> Any:
+    body = {"token": secret, "name": name, "driver": "570.00.01", "gpus": list(gpus), "request": request, **more}
     return Client().post("/api/v1/nodes/join/", json.dumps(body), content_type="application/json")
 
 
@@ -58,8 +79,12 @@ def test_machine_is_a_metered_node_when_it_brings_a_token(redis_client) -> None:
     assert secret not in str(vars(token))
     answer = post(secret)
     assert answer.status_code == 201, answer.content
-    where = {"node": "box-1", "cluster": "oslo/main"}
-    assert answer.json() == {**where, "broker_url": settings.CELERY_BROKER_URL, "notes": []}
+    said = answer.json()
+    assert (said["node"], said["cluster"], said["notes"]) == ("box-1", "oslo/main", [])
+    assert "//node-box-1:" in said["broker_url"]
+    assert NodeIdentity.objects.get().serial in f"{serial(said['certificate']):x}"
+    assert x509.load_pem_x509_certificate(said["authority"].encode())
+    assert said["redis_authority"] == ""
     assert answer.headers["Cache-Control"] == "no-store"
     node = Node.objects.get()
     assert (node.simulated, node.schedulable, str(node.cluster)) == (False, False, "oslo/main")
@@ -218,8 +243,15 @@ def test_command_joins_and_says_what_to_run(live_server, redis_client, boards: B
     assert "`/opt/greenserve/bin/greenserve units actuator --user USER` prints the service" in done.stdout
     kept = tmp_path / "var" / "node-box-1.env"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    assert kept.read_text().startswith(f"BROKER_URL={settings.CELERY_BROKER_URL}\n")
-    assert settings.CELERY_BROKER_URL not in done.stdout
+    broker = kept.read_text().partition("\n")[0].removeprefix("BROKER_URL=")
+    password = urlsplit(broker).password
+    assert password is not None
+    assert password not in done.stdout + str(urlsplit(settings.CELERY_BROKER_URL).password)
+    with redis.Redis.from_url(redis_url(broker)) as client:
+        assert client.ping()
+    identity = kept.parent / "identity" / "box-1"
+    assert f"--identity {identity}" in done.stdout
+    assert {path.name for path in identity.iterdir()} >= {"key.pem", "certificate.pem", "nodes-authority.pem"}
     assert sorted(Gpu.objects.values_list("uuid", flat=True)) == [boards.uuid(0), boards.uuid(1)]
 
     again = command(boards, "join", live_server.url, secret, "--name", "box-2", "--keep", str(tmp_path / "var"))

@@ -49,7 +49,8 @@ def test_fleet_comes_up_when_there_is_no_traffic_yet(service, redis_client, now)
     assert not service.pools.exclude(request_class__partition=service.partition).exclude(gpu_budget={}).exists()
     published = {item.uid for node in Node.objects.all() for item in desired(redis_client, node.name).instances}
     assert published == {str(instance.uid) for instance in live}
-    queued = {node.name for node in Node.objects.all() if redis_client.llen(wire.node_queue(node.name))}
+    names = [node.name for node in Node.objects.all()]
+    queued = {name for name in names if redis_client.llen(wire.celery_prefix(name) + wire.node_queue(name))}
     assert queued == {instance.node.name for instance in live}
 
 

@@ -89,10 +89,21 @@ def test_stream_is_measured_against_its_bound(
 ) -> None:
     for _ in range(4):
         redis_client.xadd(wire.REQUEST_STREAM, {"b": b""})
-    monkeypatch.setattr(disks, "STREAMS", {"requests": (wire.REQUEST_STREAM, most, "they wait")})
+    monkeypatch.setattr(wire, "REQUEST_STREAM_MOST", most)
     reading = read(disks.STREAM_ROOM)["stream_filling", "requests"]
     assert (reading.value, reading.level) == (share, level)
     assert f"4 of at most {most} batches" in reading.summary
+
+
+def test_samples_are_measured_by_the_fullest_stream(
+    redis_client: redis.Redis, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "NODE_STREAM_MOST", 4)
+    for stream in (wire.BATCH_STREAM, *[wire.batch_stream(node.name)] * 3):
+        redis_client.xadd(stream, {"b": b""})
+    reading = read(disks.STREAM_ROOM)["stream_filling", "samples"]
+    assert reading.value == 0.75
+    assert reading.summary.startswith("4 batches of samples wait in Redis to be stored, at the fullest stream 75%")
 
 
 @pytest.mark.parametrize(("free", "level"), [(8, None), (2, Level.BAD)])

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pools import wire
-from pools.models import Instance, Node, Service, Slo
+from pools.models import Gpu, Instance, Node, Service, Slo
 from scheduler.control import clock_decisions
 from scheduler.models import Decision
 from telemetry.ingest import ingester as ingest
@@ -95,6 +95,55 @@ def test_rows_are_stored_and_the_stream_is_emptied_when_batches_arrive(ingester,
     assert instance.ready_at is not None
     assert instance.start_kind == "cold"
     assert backlog(redis_client) == 0
+
+
+def test_nodes_own_stream_is_read_from_when_the_node_is_there(ingester, instance, redis_client):
+    node = Node.objects.create(cluster=Node.objects.first().cluster, name="late")
+    Gpu.objects.create(
+        node=node, uuid="GPU-late", index=0, gpu_type="A100-80GB", memory_gb=80, min_mhz=210, max_mhz=1410, tdp_w=400
+    )
+    ingester.ensure_groups()
+    samples = wire.GpuSamples.pack([gpu_row("GPU-late", time.time())])
+    send(redis_client, wire.batch_stream("late"), wire.AgentBatch("late", "b", 1, time.time(), samples))
+    send(redis_client, wire.batch_stream("loc1-a100"), batch(1, [gpu_row(GPU, time.time())]))
+    drain(ingester)
+    assert {sample.gpu.uuid for sample in GpuSample.objects.all()} == {GPU, "GPU-late"}
+    assert redis_client.xlen(wire.batch_stream("late")) == 0
+    Gpu.objects.filter(node=node).update(node=Node.objects.get(name="loc1-a100"), index=99)
+    node.delete()
+    ingester.ensure_groups()
+    ingester._streams = (*ingester._streams, wire.batch_stream("late"))
+    ingester._follow_nodes()
+    assert not redis_client.exists(wire.batch_stream("late"))
+
+
+def test_batch_is_refused_when_it_is_of_another_node_than_its_stream(ingester, instance, redis_client):
+    other = Node.objects.exclude(name="loc1-a100").first().name
+    send(redis_client, wire.batch_stream(other), batch(1, [gpu_row(GPU, time.time())]))
+    drain(ingester)
+    assert not GpuSample.objects.exists()
+    assert not IngestedBatches.objects.exists(), "else the node's own batch of that number would be taken for known"
+    assert "of 'loc1-a100', whose stream this is not" in DeadRow.objects.get().why
+
+
+def test_rows_are_set_aside_when_a_node_reports_what_other_nodes_have(ingester, instance, redis_client):
+    now, other = time.time(), Node.objects.exclude(name="loc1-a100").filter(gpus__isnull=False).first()
+    own = other.gpus.first().uuid
+    samples = wire.GpuSamples.pack(
+        [gpu_row(GPU, now), gpu_row(own, now), gpu_row(own, now + 1, instance_uid=str(instance.uid))]
+    )
+    states = [instance_row(str(instance.uid), now, "failed", detail="forged"), instance_row("of-nobody", now)]
+    clocks = [wire.ClockDecision(now, str(instance.uid), "slack", "Down", 1410.0, 1310.0, 0, {})]
+    for seq in (1, 2):  # the second by what was looked up for the first
+        forged = wire.AgentBatch(other.name, "b", seq, now, samples, states, clocks)
+        send(redis_client, wire.batch_stream(other.name), forged)
+        drain(ingester)
+    assert {sample.gpu.uuid for sample in GpuSample.objects.all()} == {own}
+    assert GpuSample.objects.count() == 2
+    instance.refresh_from_db()
+    assert instance.detail != "forged"
+    assert not Decision.objects.exists()
+    assert [(row.rows, row.why) for row in DeadRow.objects.all()] == [(4, f"GPU {GPU} is not of this node")] * 2
 
 
 def test_nothing_is_added_when_the_same_batch_comes_twice(ingester, instance, redis_client):

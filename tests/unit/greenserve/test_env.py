@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from greenserve import env
+from pools import redis_address
 from telemetry.providers.secrets import VARIABLES
 
 
@@ -220,7 +221,7 @@ def test_no_other_module_reads_the_environment() -> None:
     ],
 )
 def test_broker_is_the_same_database_when_named_in_celerys_words(redis_url: str, broker_url: str) -> None:
-    assert env.broker_url(redis_url) == broker_url
+    assert redis_address.broker_url(redis_url) == broker_url
 
 
 def test_worker_token_is_not_repeated_when_it_is_bad(tmp_path: Path) -> None:

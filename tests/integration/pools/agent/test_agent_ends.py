@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from celery import Celery
 from django.conf import settings
 
 from pools import wire
@@ -78,12 +77,11 @@ def test_agent_looks_at_once_when_it_is_nudged(bench: Bench) -> None:
     def nudged_soon_after_a_look() -> bool:
         seen = len(bench.batches())
         bench.wait(lambda: len(bench.batches()) > seen, "the next look")
-        sender.send_task("pools.agent.tasks.reconcile", kwargs={"decision_id": 42}, queue=wire.node_queue(NODE))
+        bench.nudge(42)
         bench.wait(lambda: len(bench.batches()) > seen + 1, "the look after it")
         return min(gaps()) < 0.95
 
-    with Celery(broker=bench.broker, set_as_current=False) as sender:
-        bench.wait(nudged_soon_after_a_look, "a look ahead of its second")
+    bench.wait(nudged_soon_after_a_look, "a look ahead of its second")
     assert "nudged by decision 42" in bench.agent.log()
 
 
@@ -109,16 +107,16 @@ return last[1][2][2]
 @pytest.mark.slow("two agents, one after the other")
 def test_samples_wait_on_disk_for_the_next_agent_when_the_stream_is_full_and_the_agent_ends(bench: Bench) -> None:
     bench.wait(bench.batches, "batches")
-    last = bench.redis.eval(FILL, 1, wire.BATCH_STREAM, str(wire.BATCH_STREAM_MOST))
+    last = bench.redis.eval(FILL, 1, wire.batch_stream(NODE), str(wire.NODE_STREAM_MOST))
     sent = wire.decode(last, wire.AgentBatch)  # type: ignore[arg-type]  # stubs know of awaitables
     bench.wait(lambda: "the stream is full" in bench.agent.log(), "word of the full stream")
     state = bench.wait(bench.state, "state")
     bench.wait(lambda: bench.state().at_s > state.at_s + PERIOD_S, "states, for which there is room")  # type: ignore[union-attr]
-    assert bench.redis.xlen(wire.BATCH_STREAM) == wire.BATCH_STREAM_MOST
+    assert bench.redis.xlen(wire.batch_stream(NODE)) == wire.NODE_STREAM_MOST
     bench.wait(lambda: " ready." in bench.agent.log(), "worker that heeds signals")
     assert bench.agent.end() == 0
     assert list(bench.agent.spool.glob("*.mp"))
-    bench.redis.delete(wire.BATCH_STREAM)
+    bench.redis.delete(wire.batch_stream(NODE))
     bench.agent.start()
     bench.wait(lambda: {batch.boot for batch in bench.batches()} - {sent.boot}, "batches of the new agent")
     kept = [batch.seq for batch in bench.batches() if batch.boot == sent.boot]
@@ -154,8 +152,7 @@ def test_samples_arrive_without_a_gap_when_redis_was_away(tmp_path: Path) -> Non
         batches = bench.batches()
         assert sorted({batch.seq for batch in batches}) == list(range(1, batches[-1].seq + 1))
         assert len([batch for batch in batches if sent_s < batch.sent_at_s < sent_s + AWAY_S]) >= 3
-        with Celery(broker=bench.broker, set_as_current=False) as sender:  # its worker has found the broker again
-            sender.send_task("pools.agent.tasks.reconcile", kwargs={"decision_id": 7}, queue=wire.node_queue(NODE))
+        bench.nudge(7)  # its worker has found the broker again
         bench.wait(lambda: "nudged by decision 7" in bench.agent.log(), "nudge after the absence", 30.0)
     finally:
         bench.close()

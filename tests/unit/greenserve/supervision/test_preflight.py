@@ -131,7 +131,7 @@ def test_logs_and_spools_are_closed_to_others_also_those_of_earlier_versions(tmp
     finally:
         os.umask(mask)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
-    folders = {"log": 0o750, "spool": 0o700, "learned": 0o700, "reports": 0o750}
+    folders = {"log": 0o750, "spool": 0o700, "learned": 0o700, "secrets": 0o700, "reports": 0o750}
     assert modes == folders | {"web.log": 0o640, "gateway.log": 0o640}
 
 

@@ -25,6 +25,7 @@ NOT_YET_RELEASED = {
     "MeasuredEngine",
     "ModelOnDisk",
     "NodeFinds",
+    "NodeCertificate",
     "OpenRequests",
     "RefusingBudget",
     "RequestLimits",

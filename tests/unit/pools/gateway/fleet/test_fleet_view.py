@@ -125,6 +125,20 @@ def test_instance_is_left_out_and_named_when_its_address_is_unusable(caplog: pyt
     assert len(caplog.records) == 1
 
 
+def test_instance_stays_with_its_node_when_another_node_reports_it(caplog: pytest.LogCaptureFixture) -> None:
+    fake = FakeFleet(["http://127.0.0.1:1"])
+    view, (node, state) = view_of(fake), next(iter(fake.states().items()))
+    forged = [msgspec.structs.replace(one, url="http://evil.example:1") for one in state.instances]
+    other = msgspec.structs.replace(state, node="other", instances=forged)
+    for _ in range(2):
+        view.apply(fake.fleet(), {node: state, "other": other}, time.monotonic())
+    assert {instance.node for instance in view.instances()} == {node}
+    assert {instance.url for instance in view.instances()} == {"http://127.0.0.1:1"}
+    assert caplog.text.count("which is of node") == len(forged)
+    view.apply(fake.fleet(), {"other": other}, time.monotonic())
+    assert view.ready_instances == len(forged), "its node is gone"
+
+
 def test_load_counts_what_was_sent_since_the_report() -> None:
     fake = FakeFleet(["http://127.0.0.1:1"], waiting=2)
     view = view_of(fake)
