@@ -140,7 +140,8 @@ def greenserve(
     """`python -m pools.gateway`, with Redis on the other core. Any interpreter finds the packages of this one."""
     (port,) = free_ports(1)
     listen = ("--host", "127.0.0.1", "--port", str(port))
-    where = ("--redis-url", embedded.redis_url(var_dir), "--spool", str(var_dir / "spool"))
+    redis_words = servers.redis_words(var_dir, embedded.redis_url(var_dir))
+    where = (*redis_words, "--spool", str(var_dir / "spool"))
     profiler = () if profile is None else ("-m", "cProfile", "-o", str(profile))
     spec = Spec(
         name="greenserve",

@@ -92,6 +92,7 @@ DATABASES["default"].setdefault("OPTIONS", {})["connect_timeout"] = 5
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 DATABASES["default"]["CONN_MAX_AGE"] = 60
 GREENSERVE_SECRETS_DIR = ENV.secrets_dir
+GREENSERVE_JOIN_PORT = ENV.join_port
 GREENSERVE_RELAY_PORT = ENV.relay_port if ENV.redis_url is None else None  # a server of one's own needs no relay
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
@@ -165,7 +166,7 @@ if ENV.proxies:
 if ENV.https:
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = True
     # Of this machine and its network, by http: probes, Prometheus, gateways that fetch files and batches.
-    SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^metrics", r"^v1/"]
+    SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^metrics", r"^v1/", r"^api/v1/nodes/(join|authority)/$"]
     SECURE_HSTS_SECONDS = 365 * 86_400
     SECURE_HSTS_INCLUDE_SUBDOMAINS = True
     SILENCED_SYSTEM_CHECKS = ["security.W021"]  # being on browsers' lists is for the domain's owner to ask for

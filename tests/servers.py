@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from greenserve import env
 from greenserve.process import Child, Spec
 from greenserve.servers import embedded, postgres_server
 from greenserve.servers.server_folders import folders_of
@@ -46,3 +47,8 @@ def remove(var_dir: Path) -> None:
     where = folders_of(var_dir)
     for path in (where.postgres_home, where.postgres_sockets, where.redis_socket.parent):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def redis_words(folder: Path, url: str) -> tuple[str, str]:
+    """Returns the arguments that name Redis to a gateway: its address has a password, and stands in a file."""
+    return "--redis-url-file", str(env.keep_secret(folder / "redis-url", url))

@@ -69,6 +69,8 @@ for kind, viewset in RESOURCES.items():
 
 app_name = "api"
 urlpatterns = [
+    path("nodes/authority/", nodes.AuthorityView.as_view(), name="nodes-authority"),
+    path("nodes/<slug:name>/revoke/", nodes.RevokeView.as_view(), name="nodes-revoke"),
     path("nodes/join/", nodes.JoinView.as_view(), name="nodes-join"),  # before the node that is called so
     path("nodes/<str:name>/state/", nodes.NodeStateView.as_view(), name="state-of-node"),
     *router.urls,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404
+from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
@@ -15,7 +17,7 @@ from frontend.health import NodeHealth
 from frontend.people.account import shown_once
 from pools.access import audit, rights
 from pools.models import JoinToken, Node
-from pools.registration import join_tokens
+from pools.registration import join_tokens, node_identities
 from pools.registration.join_line import JoinLine, join_line
 
 
@@ -55,6 +57,24 @@ def of(node: Node, state: NodeHealth, gpus: int) -> Joining:
         return Joining(False, when + words, join_line(name=node.name))
     words = "It waits for its machine. Make a join token, and paste the line on the machine with the GPUs."
     return Joining(False, words, join_line(name=node.name))
+
+
+def certified_until(node: Node) -> str:
+    """Says when the node's certificate ends; empty: it has none that holds. Makes one query."""
+    newest = node_identities.held(timezone.now()).filter(node=node).first()
+    return "" if newest is None else reader_choices.clock(newest.expires_at.timestamp())
+
+
+@require_POST
+@rights.needs(rights.Right.OPERATE)
+def revoke(request: HttpRequest, name: str) -> HttpResponse:
+    """Lets a node in no more."""
+    found = get_object_or_404(Node, name=name, cluster__site__in=rights.sites_of(request.user))
+    if node_identities.revoke(audit.actor_of(request), found, timezone.now()):
+        messages.success(request, f"Node {found} is let in no more. What runs on the machine goes on until you end it.")
+    else:
+        messages.warning(request, f"Node {found} has no certificate that holds.")
+    return redirect("node", found.name)
 
 
 @never_cache

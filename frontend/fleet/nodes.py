@@ -193,6 +193,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
     joined = {
         "node": found,
         "joining": joining.of(found, state, found.gpus.count()),
+        "certified_until": "" if found.simulated else joining.certified_until(found),
         "may_operate": rights.has(request.user, rights.Right.OPERATE),
     }
     if request.GET.get("part") == "joining":

@@ -13,6 +13,7 @@ urlpatterns = [
     path("nodes/<slug:name>/", nodes.node, name="node"),
     path("nodes/<slug:name>/gpus/", nodes.node_gpus, name="node-gpus"),
     path("nodes/<slug:name>/join-token/", joining.new_token, name="node-join-token"),
+    path("nodes/<slug:name>/revoke/", joining.revoke, name="node-revoke"),
     path("nodes/<slug:name>/figures.json", nodes.node_figures, name="node-figures"),
     path("gpu-types/", gpu_types.gpu_types, name="gpu-types"),
     path("gpu-types/<str:name>/", gpu_types.gpu_type, name="gpu-type"),

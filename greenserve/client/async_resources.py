@@ -1949,6 +1949,10 @@ class AsyncNodes:
             m.Node,
         )
 
+    async def authority_retrieve(self) -> m.Authority:
+        """Returns the certificate of the control plane's authority. It is no secret."""
+        return await self._transport.read(Call("GET", "nodes/authority/"), m.Authority)
+
     async def join(self, **fields: Unpack[m.NodeOffer]) -> m.Joined:
         """Makes this machine a node. 400 says which field is wrong, a spent or unknown token included."""
         return await self._transport.read(Call("POST", "nodes/join/", body=fields), m.Joined)
@@ -1990,6 +1994,10 @@ class AsyncNodes:
     async def state_retrieve(self, name: str, /) -> m.NodeState:
         """Returns the state of a node as it was last reported."""
         return await self._transport.read(Call("GET", f"nodes/{segment(name)}/state/"), m.NodeState)
+
+    async def revoke_create(self, name: str, /) -> m.Revoked:
+        """Lets the node in no more, from this moment on; it may join again."""
+        return await self._transport.read(Call("POST", f"nodes/{segment(name)}/revoke/"), m.Revoked)
 
 
 class AsyncOverheads:

@@ -200,6 +200,12 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     address: str | None
 
 
+class Authority(msgspec.Struct, frozen=True, kw_only=True):
+    """`certificate`: of who signs the control plane's certificates, PEM."""
+
+    certificate: str
+
+
 class BillPart(msgspec.Struct, frozen=True, kw_only=True):
     """Decimals as texts, with all their digits; null: not known, or of a part not. Money is in `currency`."""
 
@@ -1401,6 +1407,12 @@ class ResidualFactor(msgspec.Struct, frozen=True, kw_only=True):
     sm_clock_mhz: float
     time: float
     power: float
+
+
+class Revoked(msgspec.Struct, frozen=True, kw_only=True):
+    """`certificates`: that held until now."""
+
+    certificates: int
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):

@@ -124,6 +124,7 @@ def inventory(as_json: bool, gpus: str) -> None:
 @click.option(
     "--power", default="20:65", show_default=True, help="With --cpu: the machine's watts, IDLE:FULL, declared."
 )
+@click.option("--plain-http", is_flag=True, help="Join by http:// although others could read along.")
 def join(
     url: str,
     token: str | None,
@@ -138,6 +139,7 @@ def join(
     cpu: str | None,
     gpus: str,
     power: str,
+    plain_http: bool,
 ) -> None:
     """Make this machine a node of the GreenServe whose dashboard is at URL, with a TOKEN made there.
 
@@ -167,7 +169,7 @@ def join(
     identity = NodeIdentity.of(folder, called)
     request = identity.request(called, names_of_machine(urlsplit(url).hostname or ""))
     try:
-        joined = join_fleet.send(url, join_fleet.offer(secret, called, found, request))
+        joined = join_fleet.send(url, join_fleet.offer(secret, called, found, request), plain_http=plain_http)
         settings = join_fleet.keep(folder, joined)
     except AdapterError as error:
         fail(str(error))
@@ -251,6 +253,26 @@ def _join_token(token: str | None, from_file: str | None) -> str:
         kept = env.read().join_token
         given = None if kept is None else kept.reveal()
     return given or fail("give the join token: by --token-file FILE, by - and standard input, or as TOKEN", 2)
+
+
+@node.command()
+@click.argument("name")
+@database()
+def revoke(name: str) -> None:
+    """Let the node NAME in no more, from now on: its certificate and its user in Redis. It may join again."""
+    from django.utils import timezone
+
+    from pools.access.audit import Actor
+    from pools.models import Node
+    from pools.registration import node_identities
+
+    found = Node.objects.filter(name=name).first()
+    if found is None:
+        fail(f"there is no node '{name}'", 2)
+    count = node_identities.revoke(Actor(channel="command"), found, timezone.now())
+    if not count:
+        fail(f"node {name} has no certificate that holds: there is nothing to revoke")
+    click.echo(f"Node {name} is let in no more. What runs on the machine goes on until you end it.")
 
 
 def account(user: str | None) -> pwd.struct_passwd:

@@ -122,7 +122,7 @@ def _certificate(host: str, error: ssl.SSLCertVerificationError) -> str:
         return f"the certificate of {host} is for another name ({words}); join by the name that it is for"
     return (
         f"this machine does not trust the certificate of {host} ({words}); name the file of its authority in "
-        "SSL_CERT_FILE"
+        "SSL_CERT_FILE, or, with a token that has a fingerprint, join by the address that the token was shown with"
     )
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import socket
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,11 +14,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from core.ports import AdapterError, PermanentError, RetryableError
+from core.ports import AdapterError, PermanentError
 from pools import redis_address
 from pools.actuator.actuator_protocol import DEFAULT_SOCKET
 
-from . import join_faults, join_versions, own_address
+from . import join_faults, join_request, join_trust, join_versions, own_address
 from .devices.driver_meter import Inventory
 from .join_messages import GpuOffer, Joined, NodeOffer
 from .node_identity import NodeIdentity
@@ -28,7 +26,6 @@ from .redis_link import redis_url
 from .vllm.vllm_options import DEFAULT_PORTS, engine_addresses
 
 TIMEOUT_S = 15.0
-_MOST_BYTES = 1 << 16
 PATH = "/api/v1/nodes/join/"
 
 
@@ -56,48 +53,31 @@ def offer(token: str, name: str, inventory: Inventory, request: str = "") -> Nod
     return NodeOffer(token, name, inventory.driver, gpus, join_versions.own(), request)
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A token goes to the address that it was given for, and a POST that is sent on would become a GET."""
+def send(url: str, made: NodeOffer, timeout_s: float = TIMEOUT_S, *, plain_http: bool = False) -> Joined:
+    """Joins through the dashboard at `url`. Raises AdapterError with why it did not come about, and the remedy.
 
-    def redirect_request(self, *_: object, **__: object) -> None:
-        return None
-
-
-def send(url: str, made: NodeOffer, timeout_s: float = TIMEOUT_S) -> Joined:
-    """Joins through the dashboard at `url`. Raises AdapterError with why it did not come about, and the remedy."""
+    `plain_http`: also where others could read the token and the answer.
+    """
     try:
         parts = urlsplit(url)
-        port = {"http": 80, "https": 443}[parts.scheme] if parts.port is None else parts.port
-    except (ValueError, KeyError):
-        port = 0
-    if not port or not parts.hostname:
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
         raise PermanentError(f"'{url}' is no address; write it as https://HOST or http://HOST:PORT")
-    address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}{PATH}"
+    base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    secret, fingerprint = join_trust.parts_of(made.token)
+    trusted = join_trust.context_for(base, fingerprint, timeout_s, plain_http=plain_http)
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
-    request = urllib.request.Request(address, msgspec.json.encode(made), headers, method="POST")
-    try:
-        with urllib.request.build_opener(_NoRedirects).open(request, timeout=timeout_s) as response:
-            body, date = response.read(_MOST_BYTES), response.headers.get("Date", "")
-    except urllib.error.HTTPError as error:
-        with error:
-            raise _refused(address, error) from error
-    except (OSError, http.client.HTTPException) as error:
-        raise RetryableError(join_faults.unanswered(address, parts.hostname, port, error, timeout_s)) from error
+    offered = msgspec.json.encode(msgspec.structs.replace(made, token=secret))
+    request = urllib.request.Request(base + PATH, offered, headers, method="POST")
+    body, date = join_request.ask(request, trusted, timeout_s)
     try:
         joined = msgspec.json.decode(body, type=Joined)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PermanentError(join_faults.not_understood(address, body)) from error
+        raise PermanentError(join_faults.not_understood(base + PATH, body)) from error
     apart = join_faults.clocks_apart(date, datetime.now(UTC))
     return msgspec.structs.replace(joined, notes=[*joined.notes, *((apart,) if apart else ())])
-
-
-def _refused(address: str, error: urllib.error.HTTPError) -> AdapterError:
-    if 300 <= error.code < 400:
-        return PermanentError(join_faults.redirected(address, error.code, error.headers.get("Location", "")))
-    words = join_faults.refused(address, error.code, error.headers.get("Content-Type", ""), error.read(_MOST_BYTES))
-    if apart := join_faults.clocks_apart(error.headers.get("Date", ""), datetime.now(UTC)):
-        words = f"{words} {apart}"
-    return RetryableError(words) if error.code >= 500 or error.code == 429 else PermanentError(words)
 
 
 def unreachable(broker_url: str) -> str:

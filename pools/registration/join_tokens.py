@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
@@ -21,6 +22,7 @@ from pools.access.audit import Actor
 from pools.agent import join_versions
 from pools.agent.join_messages import GpuOffer, NodeOffer
 from pools.models import Cluster, Gpu, GpuType, JoinToken, Node
+from pools.registration.authority import CONTROL_PLANE, Authority
 from pools.writes import KEY_PREFIX_LENGTH, hash_secret
 
 TOKEN_PREFIX = "gsj_"
@@ -32,18 +34,23 @@ CLOCK_STEP = timedelta(seconds=60)  # by which clocks may be set back before a t
 
 @transaction.atomic
 def issue(actor: Actor, cluster: Cluster, lifetime: timedelta = LIFETIME) -> tuple[JoinToken, str]:
-    """Returns a new token and its secret, which is shown this once."""
+    """Returns a new token and its secret, which is shown this once; where machines join by TLS with the fingerprint of
+    our authority, which they then trust alone."""
     if not timedelta(0) < lifetime <= LONGEST:
         raise ValidationError({"lifetime": f"A join token holds for up to {LONGEST.days} days; give a shorter time."})
     secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    now = timezone.now()
     token = JoinToken.objects.create(
         cluster=cluster,
         prefix=secret[:KEY_PREFIX_LENGTH],
         token_hash=hash_secret(secret),
-        expires_at=timezone.now() + lifetime,
+        expires_at=now + lifetime,
     )
     audit.record(actor, "create", token, None, audit.values(token))
-    return token, secret
+    if settings.GREENSERVE_JOIN_PORT is None:
+        return token, secret
+    ours = Authority.open(settings.GREENSERVE_SECRETS_DIR, CONTROL_PLANE, now)
+    return token, f"{secret}.{ours.fingerprint}"
 
 
 @transaction.atomic

@@ -22,6 +22,7 @@ from pools.agent.vllm.engine_processes import EngineProcess
 from pools.agent.vllm.engine_records import EngineRecord, Records
 from tests.fakes.fleet import SECRET, key
 from tests.fakes.simnode import ROOT, eventually
+from tests.servers import redis_words
 
 from .server import DTYPE, ENVIRONMENT, VLLM
 
@@ -77,7 +78,7 @@ class Bench:
         celery += ["-Q", wire.node_queue(NODE), "-n", f"node.{NODE}@%h"]
         celery += ["--without-gossip", "--without-mingle", "--without-heartbeat", "--node", NODE]
         self.agent = Process([*celery, *agent_arguments(self.engines)], folder / "agent.log")
-        gateway = ["pools.gateway", "--host", "127.0.0.1", "--port", "0", "--redis-url", redis_url]
+        gateway = ["pools.gateway", "--host", "127.0.0.1", "--port", "0", *redis_words(folder, redis_url)]
         self.gateway = Process([*gateway, "--spool", str(folder / "spool")], folder / "gateway.log")
         self._version = 0
         self.port = 0

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from django.http import Http404
+from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -20,11 +21,12 @@ from rest_framework.status import HTTP_201_CREATED
 
 from core.engine.gpu_types import MOST_NAME, GpuType
 from frontend import health
-from pools.access import rights
+from pools.access import audit, rights
 from pools.agent.join_messages import GpuOffer, NodeOffer
 from pools.models import Node
 from pools.redis_address import broker_url
 from pools.registration import join_tokens, node_identities
+from pools.registration.authority import CONTROL_PLANE
 
 from ..rest.base import View
 
@@ -74,7 +76,7 @@ class GpuOfferSerializer(serializers.Serializer):
 
 
 class NodeOfferSerializer(serializers.Serializer):
-    token = serializers.CharField(max_length=100, help_text="From `greenserve node token`; good for one machine, once.")
+    token = serializers.CharField(max_length=200, help_text="From `greenserve node token`; good for one machine, once.")
     name = serializers.SlugField(max_length=50)
     driver = serializers.CharField(max_length=80)
     gpus = GpuOfferSerializer(many=True, max_length=join_tokens.MOST_GPUS)
@@ -103,6 +105,41 @@ class JoinedSerializer(serializers.Serializer):
     certificate = serializers.CharField()
     authority = serializers.CharField()
     redis_authority = serializers.CharField(allow_blank=True)
+
+
+class AuthoritySerializer(serializers.Serializer):
+    """`certificate`: of who signs the control plane's certificates, PEM."""
+
+    certificate = serializers.CharField()
+
+
+class AuthorityView(View):
+    """Shows whom nodes are to trust, who know it by the fingerprint in their join token."""
+
+    authentication_classes: ClassVar[list[Any]] = []
+    permission_classes: ClassVar[list[Any]] = []
+
+    @extend_schema(responses=AuthoritySerializer, auth=[])
+    def get(self, request: Request) -> Response:
+        """Returns the certificate of the control plane's authority. It is no secret."""
+        return Response({"certificate": node_identities.authority(CONTROL_PLANE, timezone.now()).certificate_pem})
+
+
+class RevokedSerializer(serializers.Serializer):
+    """`certificates`: that held until now."""
+
+    certificates = serializers.IntegerField()
+
+
+class RevokeView(View):
+    """Takes a node's identity away."""
+
+    @extend_schema(request=None, responses=RevokedSerializer)
+    def post(self, request: Request, name: str) -> Response:
+        """Lets the node in no more, from this moment on; it may join again."""
+        node = get_object_or_404(Node, name=name, cluster__site__in=rights.sites_of(request.user))
+        count = node_identities.revoke(audit.actor_of(request, "api"), node, timezone.now())
+        return Response({"certificates": count})
 
 
 class JoinView(View):

@@ -17,6 +17,7 @@ from greenserve.commands.node import node as node_command
 from pools import wire
 from pools.models import AuditEntry, Cluster, JoinToken, Membership, Node, Site
 from pools.registration.web_address import WebAddress
+from tests.fakes.certificate_request import REQUEST
 
 GPU = {"uuid": "GPU-a", "index": 0, "name": "A100", "gpu_type": "A100-80GB", "memory_bytes": 80_000_000_000}
 
@@ -102,7 +103,7 @@ def test_page_goes_from_the_line_to_a_node_that_serves(node, redis_client, setti
     assert AuditEntry.objects.filter(action="create", user_id=get_user_model().objects.get().pk).exists()
 
     clocks = {"min_mhz": 210.0, "max_mhz": 1410.0, "tdp_w": 400.0}
-    body = {"token": secret[1], "name": "box-1", "driver": "570", "gpus": [GPU | clocks]}
+    body = {"token": secret[1], "name": "box-1", "driver": "570", "gpus": [GPU | clocks], "request": REQUEST}
     joined = Client().post("/api/v1/nodes/join/", json.dumps(body), content_type="application/json")
     assert joined.status_code == 201, joined.content
     assert "waits for its agent" in words(client)

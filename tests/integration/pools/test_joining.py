@@ -17,8 +17,6 @@ import pytest
 import redis
 from click.testing import CliRunner
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.test import Client
@@ -34,6 +32,7 @@ from pools.agent.redis_link import redis_url
 from pools.models import AuditEntry, Cluster, Gpu, GpuType, JoinToken, Node, NodeIdentity, Site
 from pools.registration import join_tokens
 from pools.writes import hash_secret
+from tests.fakes.certificate_request import REQUEST
 from tests.fakes.nvml import Boards, machine
 from tests.fakes.simnode import ROOT
 
@@ -51,16 +50,6 @@ GPU = {
 def cluster() -> Cluster:
     site = Site.objects.create(name="oslo", label="Oslo", grid_zone="NO1")
     return Cluster.objects.create(site=site, name="main")
-
-
-REQUEST = (  # for a certificate of a key that nobody has
-    x509.CertificateSigningRequestBuilder()
-    .subject_name(x509.Name([]))
-    .add_extension(x509.SubjectAlternativeName([x509.DNSName("box-1")]), critical=False)
-    .sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
-    .public_bytes(serialization.Encoding.PEM)
-    .decode()
-)
 
 
 def post(secret: str, name: str = "box-1", gpus: Any = (GPU,), request: str = REQUEST, **more: str) -> Any:

@@ -225,8 +225,10 @@ def test_names_of_another_node_are_not_given(join: Join) -> None:
 
 
 def test_machine_is_refused_without_a_request(cluster: Cluster) -> None:
+    _, secret = join_tokens.issue(Actor(), cluster)
     with pytest.raises(ValidationError, match="a certificate of its own"):
-        node_identities.join(NodeOffer("gsj_x", "n1", "570", [GPU]), "10.0.0.1", timezone.now())
+        node_identities.join(NodeOffer(secret, "n1", "570", [GPU]), "10.0.0.1", timezone.now())
+    assert not Node.objects.exists()
 
 
 def test_machine_is_refused_with_the_remedy_when_the_server_knows_no_such_users(

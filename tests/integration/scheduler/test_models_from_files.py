@@ -50,6 +50,7 @@ from tests.fakes.agent import NODE, Bench
 from tests.fakes.house import published_fleet, report_all
 from tests.fakes.hub import LLAMA
 from tests.representatives import first
+from tests.servers import redis_words
 
 pytestmark = pytest.mark.django_db
 CONFIGS = {
@@ -252,7 +253,7 @@ def test_model_is_served_by_a_simulated_node_under_a_name_that_only_its_card_kno
 
     async def answered() -> tuple[int, dict[str, object]]:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pools.gateway", "--port", "0", "--redis-url", settings.REDIS_URL),
+            *(sys.executable, "-m", "pools.gateway", "--port", "0", *redis_words(tmp_path, settings.REDIS_URL)),
             *("--spool", str(tmp_path / "gateway")),
             stderr=asyncio.subprocess.PIPE,
         )

@@ -37,6 +37,8 @@ OTHERS = {  # by the pattern's name: what is no list of the router's
     "docs": ["docs/"],
     "state-of-node": ["nodes/n1/state/"],
     "nodes-join": [],  # only POST
+    "nodes-authority": ["nodes/authority/"],
+    "nodes-revoke": [],  # only POST
     "nothing": [],
 }
 

@@ -118,7 +118,8 @@ def ask(client: Client, method: str, path: str, body: Any = None, **more: Any) -
 def test_table_names_each_resource_and_address() -> None:
     assert set(NEEDED) == set(RESOURCES)
     names = {pattern.name for pattern in urlpatterns if not any(pattern.name.startswith(kind) for kind in RESOURCES)}
-    assert names - {"nothing", "nodes-join"} == set(VIEWS)  # a node joins with a token of its own (test_joining.py)
+    nodes = {"nodes-join", "nodes-authority", "nodes-revoke"}  # test_joining.py, test_node_revocation.py
+    assert names - {"nothing", *nodes} == set(VIEWS)
     assert set(MAKE) == set(CALLERS)
     assert len(CALLERS) == 9
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -22,6 +23,7 @@ from pools import wire
 from scheduler.control.apply import message_writer
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import MODEL, SECRET, FakeFleet
+from tests.servers import redis_words
 
 AUTH = {"Authorization": f"Bearer {SECRET}"}
 BODY = {"model": MODEL, "prompt": [11] * 50, "max_tokens": 20}
@@ -58,7 +60,7 @@ class Process:
     async def start(self) -> None:
         self.process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "pools.gateway", "--host", "127.0.0.1", "--port", str(self.port)),
-            *("--redis-url", self.redis_url, "--spool", str(self.spool), *self.more),
+            *(*redis_words(self.spool.parent, self.redis_url), "--spool", str(self.spool), *self.more),
             stderr=asyncio.subprocess.PIPE,
         )
         assert self.process.stderr is not None
@@ -212,7 +214,8 @@ async def test_requests_are_served_and_rows_wait_when_redis_is_away(
     """Redis goes away behind a relay that stops relaying, and comes back."""
     relay = Relay(settings.REDIS_URL)
     await relay.start()
-    gateway = Process(tmp_path / "spool", f"redis://127.0.0.1:{relay.port}/{relay.db}", more=("--redis-insecure",))
+    password = urlsplit(settings.REDIS_URL).password or ""
+    gateway = Process(tmp_path / "spool", f"redis://:{password}@127.0.0.1:{relay.port}/{relay.db}")
     await gateway.start()
     try:
         publish(store, engine)

@@ -21,6 +21,7 @@ from pools import wire
 from pools.gateway.redis_tasks import RedisLink
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import MODEL, SECRET, FakeFleet
+from tests.servers import redis_words
 
 TOKEN = "a-token-for-workers"
 WORKER = wire.WorkerRegistration("test-worker", "http://127.0.0.1:1", MODEL, "A100-80GB", 4, 60.0, 0.0)
@@ -60,7 +61,7 @@ async def gateway(tmp_path: Path) -> AsyncIterator[str]:
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pools.gateway", "--port", "0", "--redis-url", settings.REDIS_URL),
+        *(sys.executable, "-m", "pools.gateway", "--port", "0", *redis_words(tmp_path, settings.REDIS_URL)),
         *("--spool", str(tmp_path / "spool"), "--worker-token-file", str(token)),
         stderr=asyncio.subprocess.PIPE,
     )

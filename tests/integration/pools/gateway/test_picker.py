@@ -28,6 +28,7 @@ from tests.fakes.envoy import DUPLEX, FakeEnvoy, Sent
 from tests.fakes.fleet import ENGINE_MODEL, MODEL, SECRET
 from tests.integration.pools.gateway.test_gateway import ids, publish, shipped, until
 from tests.ports import free_port
+from tests.servers import redis_words
 
 AUTH = {"Authorization": f"Bearer {SECRET}"}
 BODY = {"model": MODEL, "prompt": [11] * 50, "max_tokens": 20}
@@ -55,8 +56,7 @@ async def picker(spool: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process,
         "pools.gateway.picker",
         "--port",
         "0",
-        "--redis-url",
-        settings.REDIS_URL,
+        *redis_words(spool.parent, settings.REDIS_URL),
         "--spool",
         str(spool),
     )
@@ -95,7 +95,7 @@ async def test_fleet_comes_from_redis_and_rows_go_there(
 
 async def test_one_line_says_so_when_the_port_is_taken(tmp_path: Path, redis_client: redis.Redis) -> None:
     async with picker(tmp_path / "one") as (_, port):
-        command = ("-m", "pools.gateway.picker", "--port", str(port), "--redis-url", settings.REDIS_URL)
+        command = ("-m", "pools.gateway.picker", "--port", str(port), *redis_words(tmp_path, settings.REDIS_URL))
         async with running(sys.executable, *command, "--spool", str(tmp_path / "two")) as second:
             _, said = await asyncio.wait_for(second.communicate(), 15)
         assert second.returncode == 2
