@@ -41,6 +41,11 @@ def redis_url_file(config: env.Env) -> Path:
     return config.var_dir / "redis-url"
 
 
+def snapshot_key_file(config: env.Env) -> Path:
+    """Returns where gateways find the public key of snapshots; the private one is with the other secrets."""
+    return config.var_dir / "snapshot-key.pub"
+
+
 def web(config: env.Env) -> Spec:
     listen = ("--host", config.web_host, "--port", str(config.web_port))
     return _python(
@@ -75,6 +80,7 @@ def _gateway(config: env.Env, name: str, *share: str) -> Spec:
         name,
         *("-m", "pools.gateway", *listen, *share, "--redis-url-file", str(redis_url_file(config))),
         *(("--name", wire.process_name("gateway", config.plane)) if config.plane else ()),
+        *("--snapshot-key-file", str(snapshot_key_file(config))),
         *("--spool", str(config.var_dir / "spool"), "--state", str(config.var_dir / "learned")),
         *("--web-url", env.local_url(config.web_host, config.web_port)),
         *(() if config.worker_token is None else ("--worker-token-file", str(worker_token_file(config)))),
@@ -127,6 +133,7 @@ def picker(config: env.Env, port: int) -> Spec:
         "picker",
         *("-m", "pools.gateway.picker", *listen, "--redis-url-file", str(redis_url_file(config))),
         *(("--name", wire.process_name("picker", config.plane)) if config.plane else ()),
+        *("--snapshot-key-file", str(snapshot_key_file(config))),
         *("--spool", str(config.var_dir / "spool" / "picker"), "--state", str(config.var_dir / "learned")),
         *("--worker-hosts", config.worker_hosts),
         *_engines(config),

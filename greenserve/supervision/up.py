@@ -23,6 +23,7 @@ from greenserve.supervision.supervisor import Supervisor
 from greenserve.supervision.watchdog import Watchdog, database_excuse, signs_from
 from pools import redis_address, wire
 from pools.masking import masked
+from pools.registration import authority
 
 ANSWER_WITHIN_S = 120.0
 SERVER_WITHIN_S = 60.0  # a crash recovery may take its time
@@ -99,6 +100,8 @@ def _start(
     refuse_second(client, config)
     report("database: migrating" + (", and loading the demo fleet and its history" if config.demo else ""))
     env.keep_secret(product_processes.redis_url_file(config), product_processes.redis_url(config))
+    signer = authority.snapshot_signer(config.secrets_dir)
+    env.keep_secret(product_processes.snapshot_key_file(config), signer.public_pem.decode())
     if config.worker_token is not None:
         env.keep_secret(product_processes.worker_token_file(config), config.worker_token)
     if config.metrics_token is not None:

@@ -75,6 +75,7 @@ def _config(arguments: list[str] | None) -> Config:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
     secret_arguments.add_redis(parser)
+    secret_arguments.add_snapshot_key(parser)
     parser.add_argument("--spool", type=Path, required=True, help="folder for request rows until Redis has them")
     parser.add_argument("--state", type=Path, help="folder for what it learns; without it a restart begins anew")
     parser.add_argument("--web-url", help="of the process that has files and batches; without it there are none")
@@ -130,6 +131,7 @@ def _config(arguments: list[str] | None) -> Config:
         share=given.share,
         state=given.state,
         redis_url=given.redis_url,
+        verifier=given.snapshot_key_file,
         web_url=given.web_url,
         worker_token=given.worker_token,
         worker_hosts=given.worker_hosts,

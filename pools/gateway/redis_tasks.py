@@ -18,6 +18,7 @@ import redis.asyncio as redis
 from redis.exceptions import RedisError
 
 from pools import redis_address, wire
+from pools.wire.snapshot_signature import NotSigned, SnapshotVerifier
 
 from .accounts.request_shipper import Shipper, StreamFull
 from .fleet.kept_snapshot import KeptSnapshot
@@ -48,12 +49,17 @@ class FleetSource(Protocol):
 class RedisLink:
     """One gateway's connection to Redis: FleetSource and BatchStream."""
 
-    def __init__(self, url: str, most_batches: int = wire.REQUEST_STREAM_MOST) -> None:
+    def __init__(
+        self,
+        url: str,
+        most_batches: int = wire.REQUEST_STREAM_MOST,
+        verifier: SnapshotVerifier | None = None,
+    ) -> None:
         self._most_batches = most_batches
         self._redis: redis.Redis = redis_address.connect_async(
             url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S, health_check_interval=30
         )
-        self._snapshots = SnapshotReader(self._redis)
+        self._snapshots = SnapshotReader(self._redis, verifier)
 
     async def read(self) -> tuple[wire.Fleet, Mapping[str, wire.AgentState]] | None:
         fleet = await self._snapshots.read()
@@ -283,7 +289,7 @@ async def keep_refreshing(refresher: Refresher, beat: Repeated) -> None:
         try:
             await refresher.refresh()
             beat.worked()
-        except (RedisError, OSError, msgspec.DecodeError) as error:
+        except (RedisError, OSError, msgspec.DecodeError, NotSigned) as error:
             beat.failed(error)
         await beat.pause()
 

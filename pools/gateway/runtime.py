@@ -16,6 +16,7 @@ from typing import Any
 from core.predictors.boosted_lengths import BoostedLengthPredictor
 from pools import wire
 from pools.registration.worker_hosts import WorkerHosts
+from pools.wire.snapshot_signature import SnapshotVerifier
 
 from . import redis_tasks
 from .accounts.gateway_metrics import Labels, Metrics
@@ -61,6 +62,7 @@ class GatewayRuntimeConfig:
     engine_trust: ssl.SSLContext | None = (
         None  # whose certificates of engines count; None: those that the system trusts
     )
+    verifier: SnapshotVerifier | None = None  # who signs snapshots; None: all are believed
 
 
 class GatewayRuntime:
@@ -167,7 +169,7 @@ class GatewayRuntime:
             self.begin(self.learned.keep(), "learned")
         if config.redis_url is None:
             return
-        link = self._link = redis_tasks.RedisLink(config.redis_url)
+        link = self._link = redis_tasks.RedisLink(config.redis_url, verifier=config.verifier)
         self._shipper = Shipper(self.journal, link)
         self.workers.store = link
         refreshing = redis_tasks.Repeated("reading the fleet snapshot", redis_tasks.REFRESH_PERIOD_S)

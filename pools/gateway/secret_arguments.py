@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pools import redis_safety
 from pools.engine_trust import trust_in
+from pools.wire.snapshot_signature import SnapshotVerifier
 
 
 def add_redis(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +53,22 @@ def _trust(path: str) -> ssl.SSLContext:
         return trust_in(Path(path))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_snapshot_key(parser: argparse.ArgumentParser) -> None:
+    """Adds who signs snapshots, which is no secret and still stands in a file: in `snapshot_key_file`, None if not."""
+    parser.add_argument(
+        "--snapshot-key-file",
+        type=_verifier,
+        help="file with the control plane's public key (PEM): no other snapshot than its own is put in force",
+    )
+
+
+def _verifier(path: str) -> SnapshotVerifier:
+    try:
+        return SnapshotVerifier(from_file(path).encode())
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{path} has no public key of snapshots: {error}") from None
 
 
 def from_file(path: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pools.registration.worker_hosts import WorkerHosts
+from pools.wire.snapshot_signature import SnapshotVerifier
 
 from .fleet.worker_api import WorkerApi
 from .gateway_processes import GatewayProcesses, PortShare
@@ -40,6 +41,7 @@ class Config:
     state: Path | None = None  # folder for what it learns, over restarts; None: that is lost
     learns: bool = True  # trees of output lengths, in a process of their own once there are records enough
     redis_url: str | None = None  # None: no snapshot, no shipping (tests put a snapshot in force themselves)
+    verifier: SnapshotVerifier | None = None  # who signs snapshots; None: all are believed
     worker_token: str | None = None  # None: workers cannot register themselves
     worker_hosts: WorkerHosts = field(default_factory=WorkerHosts)
     worker_key: str | None = field(default=None, repr=False)  # what those ask for; None: nothing
@@ -74,6 +76,7 @@ class GatewayServer:
             GatewayRuntimeConfig(
                 *(config.spool, config.process, config.rng, config.state, config.learns, config.tokenizers),
                 *(config.redis_url, config.worker_hosts, config.worker_key, config.engine_trust),
+                config.verifier,
             ),
             when_broken,
         )

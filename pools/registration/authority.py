@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pools.agent.node_identity import general_name, pem_of_key
+from pools.wire.snapshot_signature import SnapshotSigner
 
 LIFETIME = timedelta(days=30)  # of a node's certificate, and of a server's, which is made anew at each start
 AUTHORITY_LIFETIME = timedelta(days=3650)
@@ -125,6 +126,14 @@ class Authority:
             names,
             made.not_valid_after_utc,
         )
+
+
+def snapshot_signer(secrets_dir: Path) -> SnapshotSigner:
+    """Returns what signs the fleet's snapshots; its key is made where there is none. Raises OSError and ValueError."""
+    path = secrets_dir / "snapshot-key.pem"
+    if not path.exists():
+        _put_once(path, SnapshotSigner.made().private_pem)
+    return SnapshotSigner.read(path)
 
 
 def _made(name: str, now: datetime) -> bytes:

@@ -220,6 +220,8 @@ class FleetIndex(Message, frozen=True):
         keys_since: All keys that changed after this version are listed; who knows of older ones only reads all.
         gpu_types: All that operators entered.
         measured: Measurements of services' models.
+        service_digests, profile_digests: Of the encoded services by name and profiles by version, hexadecimal.
+        keys_digest: Of all encoded keys (`snapshot_signature.digest_of_all`).
     """
 
     version: int
@@ -230,3 +232,6 @@ class FleetIndex(Message, frozen=True):
     keys_since: int
     gpu_types: list[GpuType] = []
     measured: list[MeasuredEngine] = []
+    service_digests: dict[str, str] = {}
+    profile_digests: dict[str, str] = {}
+    keys_digest: str = ""

@@ -5,6 +5,8 @@
 | `greenserve:desired:<node>` | string, DesiredNode | scheduler.control, when it changes | its agent, the supervisor |
 | `greenserve:agent:<node>` | string with expiry, AgentState | the agent, each second | gateway, snapshot |
 | `greenserve:fleet:index` | string with expiry, FleetIndex; at each turn | scheduler.control | gateways, supervisor |
+| `greenserve:fleet:index:signature` | string with expiry, signature of the index | scheduler.control | gateways |
+| `greenserve:fleet:signature` | string, signature of `greenserve:fleet` | scheduler.control | gateways |
 | `greenserve:fleet:services` | hash, FleetService by name | scheduler.control | gateways, ingester |
 | `greenserve:fleet:keys` | hash, FleetKey by its hash | scheduler.control | gateways |
 | `greenserve:fleet:keys:changed` | sorted set, key hashes by version of change | scheduler.control | gateways |
@@ -40,6 +42,8 @@ Streams have a bound (`stream_room`). `node_rights` says which of these keys a n
 from __future__ import annotations
 
 FLEET_INDEX_KEY = "greenserve:fleet:index"
+FLEET_INDEX_SIGNATURE_KEY = "greenserve:fleet:index:signature"
+FLEET_SIGNATURE_KEY = "greenserve:fleet:signature"  # of the fleet as a whole
 FLEET_SERVICES_KEY = "greenserve:fleet:services"
 FLEET_KEYS_KEY = "greenserve:fleet:keys"
 FLEET_KEYS_CHANGED_KEY = "greenserve:fleet:keys:changed"

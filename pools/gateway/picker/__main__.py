@@ -54,6 +54,7 @@ async def _serve(given: argparse.Namespace) -> int:
         worker_hosts=given.worker_hosts,
         worker_key=given.worker_key,
         engine_trust=given.engine_trust,
+        verifier=given.snapshot_key_file,
     )
     fields = client_fields.from_arguments(given)
     config = PickerConfig(given.host, given.port, runtime, tls, given.max_body_bytes, given.metrics_port, fields=fields)
@@ -78,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=9002)
     secret_arguments.add_redis(parser)
+    secret_arguments.add_snapshot_key(parser)
     parser.add_argument("--spool", type=Path, required=True, help="folder for request rows, of this process alone")
     parser.add_argument("--state", type=Path, help="folder for what it learns; without it a restart begins anew")
     parser.add_argument("--metrics-port", type=int, help="of /metrics, /live and /ready; without it: none")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 from redis.client import Pipeline
 
 from pools import wire
+from pools.wire.snapshot_signature import SnapshotSigner, digest, digest_of_all
 
 LISTED_KEYS = 1_000  # changes of keys; when there are more, gateways read all keys once
 WHOLE_PERIOD_S = 300  # everything is written anew so often, whatever else may have written there
@@ -26,17 +26,18 @@ _SERVICE, _PROFILE, _PROFILES = "service:", "profile:", "profiles:"  # of one ve
 Read = Callable[[int], tuple[wire.Fleet, Sequence[wire.DesiredNode]]]
 
 
-def write(client: redis.Redis, read: Read) -> None:
+def write(client: redis.Redis, read: Read, signer: SnapshotSigner | None = None) -> None:
     """Publishes what `read` gives, and announces to gateways what concerns them.
 
     Args:
         read: Makes the messages under a version. It is called again when somebody else published meanwhile. When that
             happens twice nothing is left to do: the later one began after this did, and has read what this was to say.
+        signer: Signs the index; None: it stays unsigned, and gateways that know a key refuse it.
     """
     for _ in range(2):
         with client.pipeline(transaction=True) as pipe:
             pipe.watch(wire.FLEET_INDEX_KEY)  # type: ignore[no-untyped-call]
-            _queue(pipe, read)
+            _queue(pipe, read, signer)
             try:
                 pipe.execute()
             except redis.WatchError:
@@ -44,29 +45,34 @@ def write(client: redis.Redis, read: Read) -> None:
             return
 
 
-def _queue(pipe: Pipeline, read: Read) -> None:
+def _queue(pipe: Pipeline, read: Read, signer: SnapshotSigner | None) -> None:
     """Compares what was published last with what is to be published now, and queues the commands for the difference."""
     last, digests = _published(pipe)
     whole = not digests
     version = max(time.time_ns() // 1_000_000, last.version + 1)
     fleet, nodes = read(version)
-    parts = _digests(fleet, nodes)
+    keys = {key.key_hash.encode(): wire.encode(key) for key in fleet.keys}
+    contents = {profile.version: wire.encode_profile(profile) for profile in fleet.profiles}
+    parts = _digests(fleet, nodes, keys)
     changed = {part for part, digest in parts.items() if digests.get(part) != digest}
     gone = digests.keys() - parts.keys()
-    put, dropped = _changed_keys(pipe, fleet.keys, whole) if _KEYS in changed else ({}, set())
+    put, dropped = _changed_keys(pipe, keys, whole) if _KEYS in changed else ({}, set())
     listed: Any = pipe.zcard(wire.FLEET_KEYS_CHANGED_KEY)
     relist = whole or listed + len(put) + len(dropped) > LISTED_KEYS
+    names = [service.name for service in fleet.services]
     index = wire.FleetIndex(
         version,
         fleet.at_s,
         fleet.nodes,
-        services={s.name: version if _SERVICE + s.name in changed else last.services[s.name] for s in fleet.services},
+        services={name: version if _SERVICE + name in changed else last.services.get(name, version) for name in names},
         keys=version if _KEYS in changed else last.keys,
         keys_since=version if relist else last.keys_since,
         gpu_types=fleet.gpu_types,
         measured=fleet.measured,
+        service_digests={service.name: parts[_SERVICE + service.name] for service in fleet.services},
+        profile_digests={version: digest(data).hex() for version, data in contents.items()},
+        keys_digest=parts[_KEYS],
     )
-    contents = {profile.version: wire.encode_profile(profile) for profile in fleet.profiles}
     pipe.multi()
     if whole:
         pipe.delete(wire.PUBLISHED_KEY, wire.FLEET_SERVICES_KEY, wire.FLEET_KEYS_KEY, wire.PROFILES_KEY)
@@ -97,13 +103,19 @@ def _queue(pipe: Pipeline, read: Read) -> None:
         pipe.delete(wire.FLEET_KEYS_CHANGED_KEY)
     elif put or dropped:
         pipe.zadd(wire.FLEET_KEYS_CHANGED_KEY, dict.fromkeys([*put, *dropped], version))
-    pipe.set(wire.FLEET_INDEX_KEY, wire.encode(index), ex=wire.FLEET_INDEX_TTL_S)
+    said = wire.encode(index)
+    pipe.set(wire.FLEET_INDEX_KEY, said, ex=wire.FLEET_INDEX_TTL_S)
+    if signer is not None:
+        pipe.set(wire.FLEET_INDEX_SIGNATURE_KEY, signer.sign(said), ex=wire.FLEET_INDEX_TTL_S)
     if changed:
         pipe.hset(wire.PUBLISHED_KEY, mapping={part: parts[part] for part in changed})
     if whole:
         pipe.expire(wire.PUBLISHED_KEY, WHOLE_PERIOD_S)
     if any(part in (_NODES, _KEYS, _GPU_TYPES, _MEASURED) or part.startswith(_SERVICE) for part in changed | gone):
-        pipe.set(wire.FLEET_KEY, wire.encode(replace(fleet, profiles=[])))
+        together = wire.encode(replace(fleet, profiles=[]))
+        pipe.set(wire.FLEET_KEY, together)
+        if signer is not None:
+            pipe.set(wire.FLEET_SIGNATURE_KEY, signer.sign(together))
         pipe.publish(wire.FLEET_CHANNEL, str(version))
 
 
@@ -116,18 +128,18 @@ def _published(pipe: Pipeline) -> tuple[wire.FleetIndex, dict[str, str]]:
     return wire.decode(said, wire.FleetIndex), {part.decode(): digest.decode() for part, digest in digests.items()}
 
 
-def _digests(fleet: wire.Fleet, nodes: Sequence[wire.DesiredNode]) -> dict[str, str]:
-    """Returns the digest of each part: of all that it says, but for version and time."""
+def _digests(fleet: wire.Fleet, nodes: Sequence[wire.DesiredNode], keys: Mapping[bytes, bytes]) -> dict[str, str]:
+    """Returns the digest of each part: of all that it says, but for version and time. `keys`: encoded, by hash."""
     parts = {wire.desired_key(node.node): wire.encode(replace(node, version=0, published_at_s=0.0)) for node in nodes}
     parts |= {_SERVICE + service.name: wire.encode(service) for service in fleet.services}
-    parts[_KEYS] = msgspec.json.encode(fleet.keys)
     parts[_NODES] = msgspec.json.encode(fleet.nodes)
     parts[_GPU_TYPES] = msgspec.json.encode(fleet.gpu_types)
     parts[_MEASURED] = msgspec.json.encode(fleet.measured)
     parts |= {_PROFILE + profile.version: b"" for profile in fleet.profiles}
     there = {profile.version: b"" for profile in fleet.profiles}
     parts |= {_PROFILES + node.node: " ".join(sorted(_named(node, there))).encode() for node in nodes}
-    return {part: blake2b(data, digest_size=16).hexdigest() for part, data in parts.items()}
+    found = {part: digest(data).hex() for part, data in parts.items()}
+    return {**found, _KEYS: digest_of_all(map(digest, keys.values()))}
 
 
 def _named(node: wire.DesiredNode, contents: Mapping[str, bytes]) -> dict[Any, bytes]:
@@ -136,8 +148,7 @@ def _named(node: wire.DesiredNode, contents: Mapping[str, bytes]) -> dict[Any, b
     return {version: data for version, data in contents.items() if version in named}
 
 
-def _changed_keys(pipe: Pipeline, keys: Sequence[wire.FleetKey], whole: bool) -> tuple[dict[Any, bytes], set[bytes]]:
+def _changed_keys(pipe: Pipeline, keys: Mapping[bytes, bytes], whole: bool) -> tuple[dict[Any, bytes], set[bytes]]:
     """Returns the keys to write, encoded by their hashes, and the hashes of those to remove."""
     known: Any = {} if whole else pipe.hgetall(wire.FLEET_KEYS_KEY)
-    now = {key.key_hash.encode(): wire.encode(key) for key in keys}
-    return {hashed: data for hashed, data in now.items() if known.get(hashed) != data}, known.keys() - now.keys()
+    return {hashed: data for hashed, data in keys.items() if known.get(hashed) != data}, known.keys() - keys.keys()

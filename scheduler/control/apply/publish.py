@@ -8,9 +8,11 @@ from datetime import datetime
 
 import redis
 from celery import current_app
+from django.conf import settings
 from kombu.exceptions import OperationalError
 
 from pools import engine_knowledge, wire
+from pools.registration import authority
 from scheduler.control.apply import message_writer
 from scheduler.control.apply.desired_messages import desired_nodes
 from scheduler.control.apply.fleet_messages import fleet_snapshot
@@ -23,7 +25,8 @@ NUDGE_EXPIRES_S = 10
 def publish(client: redis.Redis, now: datetime) -> None:
     """Writes what has changed of the nodes' desired states and of the fleet, and announces the latter."""
     engine_knowledge.refresh()
-    message_writer.write(client, lambda version: (fleet_snapshot(now, version), desired_nodes(now, version)))
+    signer = authority.snapshot_signer(settings.GREENSERVE_SECRETS_DIR)
+    message_writer.write(client, lambda version: (fleet_snapshot(now, version), desired_nodes(now, version)), signer)
 
 
 def nudge(nodes: Iterable[str], decision_id: int | None = None) -> None:

@@ -27,7 +27,7 @@ def every() -> dict[str, wire.Message]:
         wire.desired_key(NODE): _desired(limits),
         wire.agent_key(NODE): _agent(),
         wire.FLEET_KEY: _fleet(limits),
-        wire.FLEET_INDEX_KEY: wire.FleetIndex(12, NOW_S, [NODE], {"llama3-70b": 11}, 9, 7),
+        wire.FLEET_INDEX_KEY: wire.FleetIndex(12, NOW_S, [NODE], {"llama3-70b": 11}, 9, 7, keys_digest="0f"),
         wire.worker_key(OTHER): wire.WorkerRegistration(
             *(OTHER, "http://10.0.0.9:8000", "llama3-70b", GPU_TYPE, 4, 30.0, NOW_S),
             **{"request_class": "LL", "site": "location-1", "model": MODEL, "engine": ENGINE},

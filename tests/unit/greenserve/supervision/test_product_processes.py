@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from greenserve import env
+from greenserve.servers import node_relay
 from greenserve.supervision import product_processes
 from pools.gateway.__main__ import _config
+from pools.wire.snapshot_signature import SnapshotSigner
 
 TOKEN = "a-token-for-workers"
 
@@ -75,6 +77,7 @@ def test_gateway_gets_its_limits_and_where_the_metrics_token_is(tmp_path: Path) 
     assert not any(TOKEN in word for word in argv)
     assert "--metrics-token-file" not in words(tmp_path)
     (tmp_path / "redis-url").write_text("redis://:hush@localhost:6379/0")
+    (tmp_path / "snapshot-key.pub").write_bytes(SnapshotSigner.made().public_pem)
     config = _config([*argv[3:]])
     assert config.fields.more == {"cache_salt", "vllm_xargs.mode"}
     assert config.fields.media_hosts.allow("images.example.org")
@@ -132,3 +135,20 @@ def test_processes_of_a_further_control_plane_have_its_name(tmp_path: Path) -> N
     specs = [*product_processes.gateways(config), product_processes.picker(config, 9002)]
     assert [spec.argv[spec.argv.index("--name") + 1] for spec in specs] == ["b.gateway", "b.gateway", "b.picker"]
     assert "--name" not in words(tmp_path)
+
+
+def test_relay_is_a_process_where_a_port_for_nodes_is_set(tmp_path: Path) -> None:
+    def relay(**variables: str) -> list[str]:
+        spec = product_processes.node_relay(env.read({"GREENSERVE_VAR": str(tmp_path), **variables}))
+        return [] if spec is None else list(spec.argv)
+
+    assert relay() == []
+    (tmp_path / "redis-url").write_text("unix:///r.sock")
+    both = relay(GREENSERVE_RELAY_PORT="6390", GREENSERVE_JOIN_PORT="8443", GREENSERVE_WEB_NAMES="a.example,10.0.0.1")
+    given = node_relay.arguments(both[3:])
+    assert (given.redis_port, given.join_port, given.web_port) == (6390, 8443, 8000)
+    assert given.name == ["a.example", "10.0.0.1"]
+    assert given.redis_socket.name == "redis.sock"
+    own = relay(GREENSERVE_RELAY_PORT="6390", GREENSERVE_JOIN_PORT="8443", REDIS_URL="rediss://redis.example:6390/0")
+    assert "--redis-port" not in own, "nodes reach it themselves"
+    assert relay(GREENSERVE_RELAY_PORT="6390", REDIS_URL="rediss://redis.example:6390/0") == []
