@@ -37,7 +37,8 @@ class Owners:
             whys = [self._gpu(own, gpu) or self._instance(own, instance) for gpu, instance in pairs]
             if not any(whys):
                 self._remember(labels, node)
-        whys += [self._instance(own, row.instance_uid) for row in (*batch.instances, *batch.clocks)]
+        whys += [self._instance(own, row.instance_uid) for row in batch.instances]
+        whys += [self._instance(own, row.instance_uid) for row in batch.clocks]
         whys += [""] * len(batch.hosts)
         if not any(whys):
             return None

@@ -55,9 +55,11 @@ class SnapshotReader:
             return await self._read_parts()
 
     async def _read_parts(self) -> wire.Fleet | None:
-        said, signature = await self._redis.mget([wire.FLEET_INDEX_KEY, wire.FLEET_INDEX_SIGNATURE_KEY])
+        found: Any = await self._redis.mget([wire.FLEET_INDEX_KEY, wire.FLEET_INDEX_SIGNATURE_KEY])
+        said, signature = found
         if said is None:  # the scheduler is one of 0.1.0, or away for a while
-            whole, signature = await self._redis.mget([wire.FLEET_KEY, wire.FLEET_SIGNATURE_KEY])
+            found = await self._redis.mget([wire.FLEET_KEY, wire.FLEET_SIGNATURE_KEY])
+            whole, signature = found
             if whole is not None and self._verifier is not None:
                 self._verifier.check("the fleet as a whole", whole, signature)
             return None if whole is None else wire.decode(whole, wire.Fleet)
