@@ -21,7 +21,9 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 
 SECRET_KEY = ENV.secret_key
 DEBUG = ENV.debug
-GREENSERVE_WEB_ADDRESS = WebAddress(ENV.public_url, ENV.web_host, ENV.web_port, ENV.web_names, ENV.https)
+GREENSERVE_WEB_ADDRESS = WebAddress(
+    *(ENV.public_url, ENV.web_host, ENV.web_port, ENV.web_names, ENV.https), ENV.join_port, ENV.nodes_host
+)
 ALLOWED_HOSTS = GREENSERVE_WEB_ADDRESS.hosts()
 
 INSTALLED_APPS = [

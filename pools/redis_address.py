@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlsplit
 
 if TYPE_CHECKING:
     import redis
@@ -73,6 +73,15 @@ def hosts(url: str) -> tuple[tuple[str, int], ...]:
         return found.hosts
     parts = urlsplit(url)
     return () if parts.hostname is None else ((parts.hostname, parts.port or SERVER_PORT),)
+
+
+def as_user(url: str, user: str, password: str) -> str:
+    """Returns the same address for another user. Of its options, the database and the sentinels' credentials stay."""
+    parts = urlsplit(url)
+    kept = {name: value for name, value in parse_qsl(parts.query) if name in OPTIONS - {"password"}}
+    credentials = f"{quote(user, safe='')}:{quote(password, safe='')}"
+    where = f"{parts.scheme}://{credentials}@{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return f"{where}?{urlencode(kept)}" if kept else where
 
 
 def connect(url: str, **options: Any) -> redis.Redis:

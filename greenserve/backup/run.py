@@ -83,6 +83,9 @@ def restore(config: env.Env, path: Path, known: Collection[str], report: Report)
         )
     modes = {entry.name: entry.mode for entry in manifest.entries}
     url = product_processes.owner_url(config)
+    for name, content in archive.members(path):
+        if name.startswith(f"{state.FILES}{env.SECRETS}/"):  # the embedded Redis starts by its password in there
+            state.write_file(config.var_dir, name, content, modes[name])
     with _servers(config), tempfile.TemporaryDirectory(prefix="greenserve-restore-") as folder:
         if not database.is_empty(url):
             raise BackupError("the database is not empty: name an empty one in DATABASE_URL")

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import msgspec
 
+from greenserve import env
 from pools import redis_address, wire
 
 from .archive import BackupError
@@ -18,8 +19,9 @@ from .archive import BackupError
 FILES, STREAMS, SETTINGS, DATABASE = "files/", "streams", "settings.env", "database.dump"
 SETTINGS_KEPT_AS = "settings-of-backup.env"
 # Of the data folder: servers' own data (a dump and `streams` have what is in them), what each start makes anew, logs.
-LEFT_OUT = frozenset({"postgres", "postgres-id", "redis", "redis-url", "sockets", "run", "log"})
-NOT_IN_THE_WAY = frozenset({"secret-key", "run", "log"})  # of a folder that is empty otherwise
+SERVERS_OWN = frozenset({"postgres", "postgres-id", "redis"})
+LEFT_OUT = SERVERS_OWN | {"redis-url", "snapshot-key.pub", "engine-authorities.pem", "sockets", "run", "log"}
+NOT_IN_THE_WAY = frozenset({"secret-key", env.SECRETS, "run", "log"})  # of a folder that is empty otherwise
 REDIS_TIMEOUT_S = 10.0
 
 
@@ -72,7 +74,8 @@ def read_streams(url: str) -> bytes:
     found: dict[str, list[bytes]] = {}
     try:
         with redis_address.connect(url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=5) as client:
-            for stream in (wire.BATCH_STREAM, wire.REQUEST_STREAM):
+            own = [key.decode() for key in client.scan_iter(match=f"{wire.NODE_STREAM_PREFIX}*", count=1_000)]
+            for stream in (wire.BATCH_STREAM, wire.REQUEST_STREAM, *sorted(own)):
                 entries: Any = client.xrange(stream)
                 found[stream] = [fields[b"b"] for _, fields in entries if b"b" in fields]
     except redis.RedisError as error:

@@ -151,7 +151,7 @@ def join(
     from core.ports import AdapterError
     from greenserve import env
     from pools.actuator import root_only
-    from pools.agent import join_fleet, systemd_units
+    from pools.agent import join_fleet, own_address, systemd_units
     from pools.agent.node_identity import NodeIdentity, names_of_machine
 
     secret = _join_token(token, from_file)
@@ -167,7 +167,8 @@ def join(
         values = {**given, "vllm": str(vllm), "engines": str(folder / "engines"), "vllm_argument": arguments}
         _show_engines(values, by_uuid=cpu is None)
     identity = NodeIdentity.of(folder, called)
-    request = identity.request(called, names_of_machine(urlsplit(url).hostname or ""))
+    engine_names = [one for one in (engine_address, engine_host) if one and not own_address.is_wildcard(one)]
+    request = identity.request(called, [*engine_names, *names_of_machine(urlsplit(url).hostname or "")])
     try:
         joined = join_fleet.send(url, join_fleet.offer(secret, called, found, request), plain_http=plain_http)
         settings = join_fleet.keep(folder, joined)
@@ -181,12 +182,12 @@ def join(
     if why := join_fleet.unreachable(joined.broker_url):
         click.echo(f"But {why}.")
     if vllm is not None:
-        click.echo(join_fleet.engine_notice(joined.broker_url, engine_host, engine_address))
+        click.echo(join_fleet.engine_notice(joined, engine_host, engine_address))
     more: tuple[str, ...] = join_fleet.GPU_NODE if gpus == "nvml" else ("--gpus", gpus)
     if cpu is not None:
         more = ("--gpus", "cpu", "--devices", cpu, "--power", power)
     more = (*more, "--spool", str(folder / "spool" / "agents" / joined.node), "--identity", str(identity.folder))
-    more = (*more, *engine_words)
+    more = (*more, *engine_words, *(() if vllm is None else join_fleet.engine_trust(identity)))
     if vllm is not None and cpu is not None:
         more = (*more, *join_fleet.CPU_ENGINES)
     units = {"greenserve-agent.service": systemd_units.agent_unit(joined.node, runs_as.pw_name, settings, CODE, more)}

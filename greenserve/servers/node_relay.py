@@ -25,6 +25,7 @@ from pathlib import Path
 from redis.exceptions import RedisError
 
 from pools import masking, redis_address, wire
+from pools.agent import own_address
 from pools.agent.node_identity import names_of_machine
 from pools.registration.authority import CONTROL_PLANE, NODES, Authority
 
@@ -127,7 +128,7 @@ class ServerTls:
 
     def __init__(self, secrets_dir: Path, names: Sequence[str]) -> None:
         self._secrets_dir = secrets_dir
-        self._names = ["127.0.0.1", "::1", "localhost", *names]
+        self._names = [*own_address.OWN, *names]
         self.open = self._context()
         self.for_nodes = self._context()
         self.for_nodes.verify_mode = ssl.CERT_REQUIRED

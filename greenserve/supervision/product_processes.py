@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from core.engine.gpu_type_fields import values_of
 from core.engine.gpu_types import GpuType
@@ -44,6 +45,11 @@ def redis_url_file(config: env.Env) -> Path:
 def snapshot_key_file(config: env.Env) -> Path:
     """Returns where gateways find the public key of snapshots; the private one is with the other secrets."""
     return config.var_dir / "snapshot-key.pub"
+
+
+def engine_authorities_file(config: env.Env) -> Path:
+    """Returns where gateways find who may sign engines' certificates: our authority for nodes, and the operator's."""
+    return config.var_dir / "engine-authorities.pem"
 
 
 def web(config: env.Env) -> Spec:
@@ -100,7 +106,7 @@ def _gateway(config: env.Env, name: str, *share: str) -> Spec:
 def _engines(config: env.Env) -> tuple[str, ...]:
     """Returns how gateways and engines know each other, and what Redis they may use."""
     return (
-        *(() if config.engine_authority is None else ("--engine-authority", str(config.engine_authority))),
+        *("--engine-authority", str(engine_authorities_file(config))),
         *(() if config.worker_key_file is None else ("--worker-key-file", str(config.worker_key_file))),
         *((redis_safety.OPTION,) if config.redis_insecure else ()),
     )
@@ -116,7 +122,8 @@ def node_relay(config: env.Env) -> Spec | None:
         words += ["--join-port", str(config.join_port), "--web-port", str(config.web_port)]
     if not words:
         return None
-    names = [word for name in config.web_names for word in ("--name", name)]
+    public = urlsplit(config.public_url or "").hostname
+    names = [word for name in (*config.web_names, *((public,) if public else ())) for word in ("--name", name)]
     where = ("--secrets", str(config.secrets_dir), "--redis-url-file", str(redis_url_file(config)))
     listen = ("--host", config.nodes_host)
     return _python(

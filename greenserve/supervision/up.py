@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -100,8 +101,7 @@ def _start(
     refuse_second(client, config)
     report("database: migrating" + (", and loading the demo fleet and its history" if config.demo else ""))
     env.keep_secret(product_processes.redis_url_file(config), product_processes.redis_url(config))
-    signer = authority.snapshot_signer(config.secrets_dir)
-    env.keep_secret(product_processes.snapshot_key_file(config), signer.public_pem.decode())
+    keep_trust(config)
     if config.worker_token is not None:
         env.keep_secret(product_processes.worker_token_file(config), config.worker_token)
     if config.metrics_token is not None:
@@ -188,6 +188,25 @@ def _wait(supervisor: Supervisor, child: Child, url: str) -> None:
 def _check_stop(supervisor: Supervisor) -> None:
     if supervisor.stop_asked:
         raise Stopped
+
+
+def keep_trust(config: env.Env) -> None:
+    """Writes whom gateways believe: who signs snapshots, and who signs engines' certificates. Raises StartError."""
+    if config.plane and not authority.is_made(config.secrets_dir):
+        raise StartError(
+            f"{config.secrets_dir} lacks the keys that all control planes share: copy there the folder "
+            f"`{env.SECRETS}` of the first one (docs/standing.md)"
+        )
+    signer = authority.snapshot_signer(config.secrets_dir)
+    env.keep_secret(product_processes.snapshot_key_file(config), signer.public_pem.decode())
+    now = datetime.now(UTC)
+    authority.Authority.open(config.secrets_dir, authority.CONTROL_PLANE, now)  # made now, for other control planes
+    nodes = authority.Authority.open(config.secrets_dir, authority.NODES, now).certificate_pem
+    try:
+        more = "" if config.engine_authority is None else config.engine_authority.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartError(f"GREENSERVE_ENGINE_AUTHORITY: {config.engine_authority} cannot be read: {error}") from None
+    env.keep_secret(product_processes.engine_authorities_file(config), nodes + more)
 
 
 def refuse_second(client: redis.Redis, config: env.Env) -> None:

@@ -42,6 +42,7 @@ from .node_identity import NodeIdentity
 from .real_node import RealNode, amd_node, dcgm_node, declared_node, nvml_node
 from .redis_link import RedisLink, redis_url
 from .vllm.engine_access import OPEN
+from .vllm.runtime import VllmRuntime
 from .vllm.vllm_metrics import VllmMetrics
 from .vllm.vllm_options import click_options, vllm_options
 
@@ -206,8 +207,9 @@ class AgentStep(bootsteps.StartStopStep):
         bell = worker.app.bell
         self._threads = AgentThread(loop, bell, self._period_s), ClockListener(url, self._node, requests, bell.ring)
         if self._identity is not None:
-            renewal = CertificateRenewal(url, self._node, NodeIdentity(Path(self._identity)))
-            self._threads = *self._threads, renewal
+            identity, engines = NodeIdentity(Path(self._identity)), adapters["control"]
+            names = engines.names if isinstance(engines, VllmRuntime) else ()
+            self._threads = *self._threads, CertificateRenewal(url, self._node, identity, names)
         for thread in self._threads:
             thread.start()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -23,13 +23,17 @@ PERIOD_S = 60.0
 
 
 class CertificateRenewal(threading.Thread):
-    """Looks once a period, and asks anew until a third of the time is left no more. Outlives any absence of Redis."""
+    """Looks once a period, and asks anew until a third of the time is left no more. Outlives any absence of Redis.
+
+    `names`: at which others reach the node, beside the machine's own. Engines look for the new certificate themselves.
+    """
 
     def __init__(
         self,
         url: str,
         node: str,
         identity: NodeIdentity,
+        names: Sequence[str] = (),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         period_s: float = PERIOD_S,
     ) -> None:
@@ -39,6 +43,7 @@ class CertificateRenewal(threading.Thread):
         )
         self._node = node
         self._identity = identity
+        self._names = names
         self._now = now
         self._period_s = period_s
         self._asked = False
@@ -69,6 +74,6 @@ class CertificateRenewal(threading.Thread):
                 self._identity.keep(found.certificate, found.authority, found.redis_authority)
                 logger.info("the node's certificate is renewed")
                 return
-        request = self._identity.request(self._node, names_of_machine())
+        request = self._identity.request(self._node, [*self._names, *names_of_machine()])
         self._redis.set(wire.certificate_asked_key(self._node), request, ex=wire.CERTIFICATE_KEPT_S)
         self._asked = True

@@ -13,10 +13,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
+from cryptography import x509
 
 from core.ports import AdapterError, PermanentError
 from pools import redis_address
 from pools.actuator.actuator_protocol import DEFAULT_SOCKET
+from pools.engine_trust import names_of
 
 from . import join_faults, join_request, join_trust, join_versions, own_address
 from .devices.driver_meter import Inventory
@@ -111,21 +113,34 @@ def _any_of(hosts: Sequence[tuple[str, int]]) -> None:
                 raise
 
 
-def engine_notice(broker_url: str, host: str | None, address: str | None) -> str:
+def engine_notice(joined: Joined, host: str | None, address: str | None) -> str:
     """Says where engines of this machine will listen. `host`, `address`: as given; None: not."""
     try:
-        listens, reached = engine_addresses(redis_url(broker_url), host, address)
+        listens, reached = engine_addresses(redis_url(joined.broker_url), host, address)
     except AdapterError as error:
         return f"Where engines are to listen is not known yet: {error}."
+    names = names_of(x509.load_pem_x509_certificate(joined.certificate.encode()))
+    if reached not in names:
+        return (
+            f"Engines are not started: gateways would reach them at {reached}, and the certificate is of "
+            f"{', '.join(names)} alone, since another node has that name or the machine did not know it. Join again "
+            "with --engine-address."
+        )
     if own_address.is_loopback(reached):
         return (
             f"Engines listen at {listens}, which gateways of this machine alone reach: the control plane's Redis is on "
             "it. For others give --engine-host."
         )
     return (
-        f"Engines listen at {listens}, and gateways reach them at {reached}. They ask nobody who he is: let gateways "
-        f"alone to their ports ({DEFAULT_PORTS})."
+        f"Engines listen at {listens}, and gateways reach them at {reached}, by TLS with the node's certificate. Let "
+        f"gateways alone to their ports ({DEFAULT_PORTS})."
     )
+
+
+def engine_trust(identity: NodeIdentity) -> tuple[str, ...]:
+    """Returns the agent's options with which engines show the node's certificate."""
+    files = {"certificate": identity.certificate, "key": identity.key, "authority": identity.authority}
+    return tuple(word for name, path in files.items() for word in (f"--tls-{name}", str(path)))
 
 
 def keep(folder: Path, joined: Joined) -> Path:

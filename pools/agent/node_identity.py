@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from . import own_address
+
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
@@ -114,18 +116,15 @@ def general_name(name: str) -> x509.GeneralName:
 
 
 def names_of_machine(towards: str = "") -> list[str]:
-    """Returns the names and addresses of this machine, of those that it has towards the host `towards` the first.
+    """Returns the names and addresses of this machine: the address that it has towards the host `towards` first, those
+    of its loopback interface, where it reaches itself, last.
 
-    Blocks while the machine's resolver looks its own name up. Sends nothing.
+    Blocks while the machine's resolver looks names up. Sends nothing to `towards`.
     """
-    found: list[str] = []
-    for family in (socket.AF_INET, socket.AF_INET6):
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect((towards or ("192.0.2.1" if family == socket.AF_INET else "2001:db8::1"), 9))
-                found.append(probe.getsockname()[0])
-            except OSError:
-                continue  # the machine has no way there by this family
+    try:
+        first = own_address.towards(towards) if towards else None
+    except OSError:
+        first = None  # it knows no address of it
     name = socket.gethostname()
-    found += [name, *({socket.getfqdn(name)} - {name})]
+    found = [*((first,) if first else ()), *own_address.outward(), name, socket.getfqdn(name), *own_address.OWN]
     return [one for one in dict.fromkeys(found) if one.isascii() and "%" not in one]

@@ -7,6 +7,7 @@ import re
 import socket
 
 LOOPBACK = "127.0.0.1"
+OWN = (LOOPBACK, "::1", "localhost")  # where each machine reaches itself
 ANYWHERE = ("192.0.2.1", "2001:db8::1")  # of documentation (RFC 5737, RFC 3849): routes lead there, nobody answers
 _PORT = 9
 

@@ -27,6 +27,7 @@ AUTHORITY_LIFETIME = timedelta(days=3650)
 EARLY = timedelta(hours=1)  # a certificate is valid before it is made: clocks differ
 MOST_NAMES = 20
 CONTROL_PLANE, NODES = "control-plane", "nodes"
+SNAPSHOT_KEY = "snapshot-key.pem"
 
 
 class BadRequest(ValueError):
@@ -57,7 +58,7 @@ class Authority:
 
         Key and certificate are one file that appears whole or not at all: several processes may come here at once.
         """
-        path = secrets_dir / f"{name}-authority.pem"
+        path = secrets_dir / _file_of(name)
         if not path.exists():
             _put_once(path, _made(name, now))
         content = path.read_bytes()
@@ -128,12 +129,22 @@ class Authority:
         )
 
 
+def is_made(secrets_dir: Path) -> bool:
+    """Says whether the folder has all keys of a control plane."""
+    names = (SNAPSHOT_KEY, *(_file_of(name) for name in (CONTROL_PLANE, NODES)))
+    return all((secrets_dir / name).exists() for name in names)
+
+
 def snapshot_signer(secrets_dir: Path) -> SnapshotSigner:
     """Returns what signs the fleet's snapshots; its key is made where there is none. Raises OSError and ValueError."""
-    path = secrets_dir / "snapshot-key.pem"
+    path = secrets_dir / SNAPSHOT_KEY
     if not path.exists():
         _put_once(path, SnapshotSigner.made().private_pem)
     return SnapshotSigner.read(path)
+
+
+def _file_of(authority: str) -> str:
+    return f"{authority}-authority.pem"
 
 
 def _made(name: str, now: datetime) -> bytes:

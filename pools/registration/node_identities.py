@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import secrets
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from datetime import datetime
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import redis
 from django.conf import settings
@@ -18,9 +17,10 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import QuerySet
 
-from pools import agent_states, wire
+from pools import agent_states, redis_address, wire
 from pools.access import audit
 from pools.access.audit import Actor
+from pools.agent import own_address
 from pools.agent.join_messages import NodeOffer
 from pools.models import Node, NodeIdentity
 from pools.registration import join_tokens, node_users
@@ -127,7 +127,7 @@ def _sign(node: Node, request: str, password_hash: str, now: datetime) -> tuple[
     """Raises BadRequest."""
     others = Node.objects.exclude(pk=node.pk).values_list("name", flat=True)
     named = held(now).exclude(node=node).values_list("names", flat=True)
-    taken = {name for name in (*others, *chain.from_iterable(named)) if not _is_loopback(name)}
+    taken = {name for name in (*others, *chain.from_iterable(named)) if not own_address.is_loopback(name)}
     signed = authority(NODES, now).sign_node(request, node.name, taken, now)
     row = NodeIdentity.objects.create(
         node=node,
@@ -151,14 +151,10 @@ def redis_url(node: str, password: str, host: str) -> str:
     The embedded server is reached through the relay, at the name by which the machine reached us; without a relay by
     its socket, from this machine alone.
     """
-    user = f"{quote(wire.node_user(node), safe='')}:{quote(password, safe='')}"
+    url = settings.REDIS_URL
     if settings.GREENSERVE_RELAY_PORT is not None:
-        place = f"[{host}]" if ":" in host else host
-        return f"rediss://{user}@{place}:{settings.GREENSERVE_RELAY_PORT}/0"
-    parts = urlsplit(settings.REDIS_URL)
-    query = parse_qs(parts.query)
-    kept = f"?db={query['db'][-1]}" if "db" in query else ""
-    return f"{parts.scheme}://{user}@{parts.netloc.rpartition('@')[2]}{parts.path}{kept}"
+        url = f"rediss://{own_address.in_url(host)}:{settings.GREENSERVE_RELAY_PORT}/0"
+    return redis_address.as_user(url, wire.node_user(node), password)
 
 
 def _answer(signed: Certificate) -> wire.NodeCertificate:
@@ -172,10 +168,3 @@ def _redis_authority(now: datetime) -> str:
         return authority(CONTROL_PLANE, now).certificate_pem
     named = parse_qs(urlsplit(settings.REDIS_URL).query).get("ssl_ca_certs")
     return Path(named[-1]).read_text() if named else ""
-
-
-def _is_loopback(name: str) -> bool:
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return name == "localhost"

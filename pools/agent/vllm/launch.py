@@ -79,6 +79,11 @@ class VllmOptions:
         return self.folder / "s" / quote(uid, safe="")[:36]
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Returns where gateways and the agent reach engines, as certificates name it."""
+        return tuple(name for name in (self.advertised(self.host), self.host) if not is_wildcard(name))
+
+    @property
     def certificate(self) -> Path:
         """Returns the file that engines have their certificate and its key from."""
         return self.folder / "certificate-and-key.pem"

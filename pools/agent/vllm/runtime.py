@@ -104,6 +104,11 @@ class VllmRuntime:
 
     # ----------------------------------------------------------------------------------------------
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Returns at which names and addresses engines are reached."""
+        return self._options.names
+
     def access(self, uid: str) -> EngineAccess:
         """Returns how an engine is spoken to; of one that is not there, as one that asks for nothing."""
         with self._lock:

@@ -88,12 +88,19 @@ def test_page_and_command_show_the_same_line_with_an_address_for_other_machines(
     assert found is not None
     assert made.stdout == f"{found[1]}\n"
     assert "this machine only" not in made.stderr
+    assert "GREENSERVE_RELAY_PORT" in made.stderr, "the tests' Redis is a socket"
+    settings.GREENSERVE_RELAY_PORT = 6390
+    settings.GREENSERVE_JOIN_PORT = 8443
+    settings.GREENSERVE_WEB_ADDRESS = WebAddress(None, "127.0.0.1", 8000, ("dash",), False, 8443, "0.0.0.0")  # noqa: S104
+    made = CliRunner().invoke(node_command, ["token"])
+    assert re.search(r"greenserve node join https://dash:8443 gsj_[\w-]+\.[0-9a-f]{64}\n$", made.stderr), made.stderr
 
 
 def test_page_goes_from_the_line_to_a_node_that_serves(node, redis_client, settings) -> None:
     settings.GREENSERVE_WEB_ADDRESS = WebAddress("http://control", "127.0.0.1", 8000)
     client = client_of("operator")
-    assert "greenserve node join http://control TOKEN --name box-1" in words(client, "/nodes/box-1/")
+    assert "greenserve node join http://control TOKEN --name box-1 --plain-http" in words(client, "/nodes/box-1/")
+    assert "others on the way can read the token" in words(client, "/nodes/box-1/")
     assert "waits for its machine" in words(client)
     shown = client.post("/nodes/box-1/join-token/")
     assert "no-store" in shown.headers["Cache-Control"]

@@ -93,6 +93,10 @@ OTHERS: dict[str, tuple[str | bytes | int, ...]] = {
     "another's batches": ("XADD", wire.batch_stream("n2"), "*", "b", "x"),
     "the shared stream": ("XADD", wire.BATCH_STREAM, "*", "b", "x"),
     "request records": ("XADD", wire.REQUEST_STREAM, "*", "b", "x"),
+    "what gateways have served": ("SET", wire.gateway_use_key("gateway"), "{}"),
+    "tables of processes": ("SET", wire.processes_key(""), "{}"),
+    "tables of a further control plane": ("GET", wire.processes_key("b")),
+    "counts of runs": ("SET", wire.runs_key(""), 0),
     "the scheduler's queue": ("LPUSH", "epochs", "{}"),
     "another's queue": ("LPUSH", f"{wire.celery_prefix('n2')}node.n2", "{}"),
     "another's queue, read": ("BRPOP", f"{wire.celery_prefix('n2')}node.n2", 1),
@@ -243,5 +247,10 @@ def test_machine_is_refused_with_the_remedy_when_the_server_knows_no_such_users(
 def test_server_of_ones_own_is_named_with_the_nodes_user(join: Join, settings: Any, tmp_path: Path) -> None:
     settings.REDIS_URL = "rediss://:secret@redis.example:6390/2?ssl_ca_certs=/x"
     assert node_identities.redis_url("n1", "pw", "10.0.0.1") == "rediss://node-n1:pw@redis.example:6390/2"
+    settings.REDIS_URL = "sentinel://all:secret@c1:26379,[fd00::1]:1/cache?db=1&password=x&sentinel_password=ask"
+    assert (
+        node_identities.redis_url("n1", "p/w", "10.0.0.1")
+        == "sentinel://node-n1:p%2Fw@c1:26379,[fd00::1]:1/cache?db=1&sentinel_password=ask"
+    )
     settings.GREENSERVE_RELAY_PORT = 6391
     assert node_identities.redis_url("n1", "pw", "fd00::1") == "rediss://node-n1:pw@[fd00::1]:6391/0"

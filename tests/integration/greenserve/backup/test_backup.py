@@ -42,10 +42,12 @@ def test_all_is_restored_and_nothing_is_written_over(tmp_path: Path, redis_clien
             energy_uj=10**12 + number,
         )
     source, target = tmp_path / "source", tmp_path / "target"
-    for name, content in {"secret-key": "hush", "ca/key.pem": "pem", "spool/requests.g.1.jsonl": "row"}.items():
+    kept = {"secret-key": "hush", "secrets/nodes-authority.pem": "pem", "spool/requests.g.1.jsonl": "row"}
+    for name, content in kept.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(content)
     redis_client.xadd(wire.REQUEST_STREAM, {"b": b"one"})
+    redis_client.xadd(wire.batch_stream("n1"), {"b": b"two"})
     here = child_env()
     config = env.read({"GREENSERVE_VAR": str(source), **{n: here[n] for n in ("DATABASE_URL", "REDIS_URL")}})
     path = tmp_path / "backup.tar"
@@ -54,16 +56,17 @@ def test_all_is_restored_and_nothing_is_written_over(tmp_path: Path, redis_clien
     with pytest.raises(BackupError, match="is there already"):
         run.back_up(config, path, quiet)
 
-    redis_client.delete(wire.REQUEST_STREAM)
+    redis_client.delete(wire.REQUEST_STREAM, wire.batch_stream("n1"))
     empty = env.read({"GREENSERVE_VAR": str(target), "DATABASE_URL": empty_database, "REDIS_URL": here["REDIS_URL"]})
     with pytest.raises(BackupError, match="with that version or a later one"):
         run.restore(empty, path, known_migrations() - {manifest.migrations[-1]}, quiet)
     with pytest.raises(BackupError, match="is not empty"):
         run.restore(config, path, known_migrations(), quiet)
     restored, waiting = run.restore(empty, path, known_migrations(), quiet)
-    assert (restored, waiting) == (manifest, 1)
+    assert (restored, waiting) == (manifest, 2)
+    assert [fields for _, fields in redis_client.xrange(wire.batch_stream("n1"))] == [{b"b": b"two"}]
     assert [fields for _, fields in redis_client.xrange(wire.REQUEST_STREAM)] == [{b"b": b"one"}]
-    assert (target / "ca" / "key.pem").read_text() == "pem"
+    assert (target / "secrets" / "nodes-authority.pem").read_text() == "pem"
     assert (target / "secret-key").read_text() == "hush"
     assert (target / state.SETTINGS_KEPT_AS).stat().st_mode & 0o777 == 0o600
     with psycopg.connect(empty_database) as other:
@@ -79,7 +82,7 @@ def test_all_is_restored_and_nothing_is_written_over(tmp_path: Path, redis_clien
             for question in (tables, triggers):
                 cursor.execute(question)
                 assert other.execute(question).fetchone() == cursor.fetchone(), "no table, index or trigger is missing"
-    for name in ("ca", "spool"):
+    for name in ("secrets", "spool"):
         (target / name).rename(tmp_path / f"moved-{name}")
     (target / state.SETTINGS_KEPT_AS).unlink()
     with pytest.raises(BackupError, match="database is not empty"):

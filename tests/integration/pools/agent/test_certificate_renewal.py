@@ -16,6 +16,8 @@ from pools.access.audit import Actor
 from pools.agent.certificate_renewal import CertificateRenewal
 from pools.agent.join_messages import GpuOffer, NodeOffer
 from pools.agent.node_identity import NodeIdentity
+from pools.agent.vllm.engine_access import EngineCertificate, EngineTls
+from pools.engine_trust import names_of
 from pools.models import Cluster, Site
 from pools.models import NodeIdentity as IdentityRow
 from pools.registration import join_tokens, node_identities, node_users
@@ -35,7 +37,7 @@ class Joined:
         admitted = node_identities.join(offer, "10.0.0.1", NOW)
         self.identity.keep(admitted.certificate.certificate, admitted.certificate.authority, "")
         self.url = admitted.redis_url
-        self.renewal = CertificateRenewal(self.url, "n1", self.identity, lambda: self.now)
+        self.renewal = CertificateRenewal(self.url, "n1", self.identity, now=lambda: self.now)
 
     def serial(self) -> str:
         return f"{x509.load_pem_x509_certificate(self.identity.certificate.read_bytes()).serial_number:x}"
@@ -71,6 +73,28 @@ def test_certificate_is_renewed_when_a_third_of_its_time_is_left(redis_client: r
     assert serials(redis_client) == {second}
     with redis.Redis.from_url(joined.url) as client:
         assert client.ping(), "its user goes on"
+
+
+def test_engines_of_the_node_show_the_renewed_certificate_where_they_are_reached(
+    redis_client: redis.Redis, joined: Joined, tmp_path: Path
+) -> None:
+    def take_over(*names: str) -> None:
+        joined.now += LIFETIME * 0.7
+        renewal = CertificateRenewal(joined.url, "n1", joined.identity, names, lambda: joined.now)
+        renewal.look()
+        node_identities.follow(redis_client, joined.now)
+        renewal.look()
+
+    identity = joined.identity
+    take_over("10.0.0.77")
+    own = tmp_path / "own.pem"
+    served = EngineCertificate(EngineTls(identity.certificate, identity.key, identity.authority), own, "10.0.0.77")
+    first = joined.serial()
+    take_over("10.0.0.77")
+    served.renew()
+    shown = x509.load_pem_x509_certificate(own.read_bytes())
+    assert f"{shown.serial_number:x}" == joined.serial() != first
+    assert {"n1", "10.0.0.77", "127.0.0.1", "::1", "localhost"} <= set(names_of(shown))
 
 
 @pytest.mark.parametrize(

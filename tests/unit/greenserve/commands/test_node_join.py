@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import shlex
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from cryptography import x509
 
 from greenserve.commands.node import node
 from pools.agent import join_fleet
 from pools.agent.join_messages import Joined, NodeOffer
+from pools.agent.node_identity import NodeIdentity
+from pools.engine_trust import names_of
+from pools.registration.authority import NODES, Authority
 from tests.fakes.vllm_program import program
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[NodeOffer]:
-    """What the control plane was sent; its Redis is at an address of the documentation, which nobody is asked for."""
+def sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[NodeOffer]:
+    """What the control plane was sent, which signs all requests; nobody asks for its Redis."""
     made: list[NodeOffer] = []
+    now = datetime.now(UTC)
+    authority = Authority.open(tmp_path / "secrets", NODES, now)
 
-    def send(_: str, offer: NodeOffer) -> Joined:
+    def send(_: str, offer: NodeOffer, *, plain_http: bool) -> Joined:
         made.append(offer)
-        return Joined(offer.name, "oslo/main", "redis://127.0.0.1:6379/0")
+        signed = authority.sign_node(offer.request, offer.name, (), now)
+        return Joined(offer.name, "oslo/main", "redis://127.0.0.1:6379/0", [], signed.pem, authority.certificate_pem)
 
     monkeypatch.setattr(join_fleet, "send", send)
     monkeypatch.setattr(join_fleet, "unreachable", lambda _: "")
@@ -40,11 +49,18 @@ def test_finds_are_shown_and_what_was_said_of_engines_is_in_the_unit(sent: list[
     done = join(tmp_path / "var", *words, "--engine-host", "0.0.0.0", "--engine-address", "box.example")  # noqa: S104
     assert done.exit_code == 0, done.output
     assert f"vLLM 0.32.0\n  weights {weights}, 0.0 GB\n" in done.output
-    assert "Engines listen at 0.0.0.0, and gateways reach them at box.example." in done.output
-    assert "let gateways alone to their ports (18400-18499)" in done.output
+    assert (
+        "Engines listen at 0.0.0.0, and gateways reach them at box.example, by TLS with the node's certificate."
+        in done.output
+    )
+    assert "Let gateways alone to their ports (18400-18499)" in done.output
     unit = done.output.partition("ExecStart=")[2]
     for option in ("--engine-host 0.0.0.0", "--engine-address box.example", f"--model-folder {tmp_path / 'srv'}"):
         assert option in unit
+    identity = NodeIdentity.of(tmp_path / "var", "box")
+    assert shlex.join(join_fleet.engine_trust(identity)) in unit
+    certificate = x509.load_pem_x509_certificate(identity.certificate.read_bytes())
+    assert {"box", "box.example", "127.0.0.1", "::1", "localhost"} <= set(names_of(certificate))
     assert [offer.token for offer in sent] == ["gsj_secret"]
     assert sent[0].release
 

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import shutil
+from datetime import UTC, datetime
 from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
 
 from greenserve import env
+from greenserve.process import StartError
 from greenserve.servers import node_relay
-from greenserve.supervision import product_processes
+from greenserve.supervision import product_processes, up
+from pools.engine_trust import trust_in
 from pools.gateway.__main__ import _config
-from pools.wire.snapshot_signature import SnapshotSigner
+from pools.registration.authority import CONTROL_PLANE, NODES, Authority
 
 TOKEN = "a-token-for-workers"
 
@@ -77,7 +81,7 @@ def test_gateway_gets_its_limits_and_where_the_metrics_token_is(tmp_path: Path) 
     assert not any(TOKEN in word for word in argv)
     assert "--metrics-token-file" not in words(tmp_path)
     (tmp_path / "redis-url").write_text("redis://:hush@localhost:6379/0")
-    (tmp_path / "snapshot-key.pub").write_bytes(SnapshotSigner.made().public_pem)
+    up.keep_trust(env.read({"GREENSERVE_VAR": str(tmp_path)}))
     config = _config([*argv[3:]])
     assert config.fields.more == {"cache_salt", "vllm_xargs.mode"}
     assert config.fields.media_hosts.allow("images.example.org")
@@ -151,4 +155,34 @@ def test_relay_is_a_process_where_a_port_for_nodes_is_set(tmp_path: Path) -> Non
     assert given.redis_socket.name == "redis.sock"
     own = relay(GREENSERVE_RELAY_PORT="6390", GREENSERVE_JOIN_PORT="8443", REDIS_URL="rediss://redis.example:6390/0")
     assert "--redis-port" not in own, "nodes reach it themselves"
+    public = relay(GREENSERVE_JOIN_PORT="8443", GREENSERVE_PUBLIC_URL="https://dash.example")
+    assert node_relay.arguments(public[3:]).name == ["dash.example"]
     assert relay(GREENSERVE_RELAY_PORT="6390", REDIS_URL="rediss://redis.example:6390/0") == []
+
+
+def test_gateways_trust_our_authority_for_nodes_and_the_operators(tmp_path: Path) -> None:
+    own, others = {"GREENSERVE_VAR": str(tmp_path / "var")}, tmp_path / "others.pem"
+    others.write_text(Authority.open(tmp_path, CONTROL_PLANE, datetime.now(UTC)).certificate_pem)
+    for more, count in (({}, 1), ({"GREENSERVE_ENGINE_AUTHORITY": str(others)}, 2)):
+        config = env.read(own | more)
+        up.keep_trust(config)
+        argv = product_processes.gateways(config)[0].argv
+        path = Path(argv[argv.index("--engine-authority") + 1])
+        assert len(trust_in(path).get_ca_certs()) == count
+        assert "PRIVATE" not in path.read_text()
+    nodes = Authority.open(config.secrets_dir, NODES, datetime.now(UTC)).certificate_pem
+    assert path.read_text() == nodes + others.read_text()
+
+
+def test_further_control_plane_has_the_keys_of_the_first(tmp_path: Path) -> None:
+    shared = {"DATABASE_URL": "postgresql://db/g", "REDIS_URL": "redis://cache", "GREENSERVE_SECRET_KEY": "same"}
+    more = {"GREENSERVE_PLANE": "b", "GREENSERVE_DEMO": "0"}
+    first = env.read({"GREENSERVE_VAR": str(tmp_path / "a"), **shared})
+    second = env.read({"GREENSERVE_VAR": str(tmp_path / "b"), **shared, **more})
+    up.keep_trust(first)
+    with pytest.raises(StartError, match="copy there the folder `secrets`"):
+        up.keep_trust(second)
+    shutil.copytree(first.secrets_dir, second.secrets_dir)
+    up.keep_trust(second)
+    keys = [product_processes.snapshot_key_file(config).read_text() for config in (first, second)]
+    assert keys[0] == keys[1]

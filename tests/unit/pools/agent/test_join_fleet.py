@@ -17,7 +17,10 @@ import pytest
 
 from core.ports import AdapterError, PermanentError, RetryableError
 from pools.agent import join_faults, join_fleet, join_versions
-from pools.agent.join_messages import NodeOffer
+from pools.agent.join_messages import Joined, NodeOffer
+from pools.agent.node_identity import NodeIdentity
+from pools.agent.vllm.vllm_options import _tls
+from pools.registration.authority import NODES, Authority
 from tests.fakes.certificates import self_signed
 from tests.fakes.loopback import QuietHandler, listening
 from tests.ports import free_port
@@ -113,9 +116,9 @@ def test_unknown_name_and_missing_route_name_their_remedies(monkeypatch: pytest.
         monkeypatch.setattr("socket.create_connection", connect)
 
     fail(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
-    assert "knows no address of 'control.example'" in refusal("http://control.example:8000", RetryableError)
+    assert "knows no address of 'control.example'" in refusal("https://control.example:8000", RetryableError)
     fail(OSError(113, "No route to host"))
-    assert "see `ip route get control.example`" in refusal("http://control.example:8000", RetryableError)
+    assert "see `ip route get control.example`" in refusal("https://control.example:8000", RetryableError)
 
 
 @pytest.mark.parametrize("url", ["control.example", "ftp://control.example", "http://control.example:0", "http://[::1"])
@@ -173,6 +176,21 @@ def test_versions_go_together_when_the_node_is_at_most_one_behind(node: str, con
     found = join_versions.mismatch(node, control)
     assert words in found
     assert bool(found) == bool(words)
+
+
+def test_engines_are_by_tls_at_names_of_the_certificate_alone(tmp_path: Path) -> None:
+    identity, authority = NodeIdentity.of(tmp_path, "box-1"), Authority.open(tmp_path, NODES, datetime.now(UTC))
+    signed = authority.sign_node(identity.request("box-1", ["10.0.0.7", "127.0.0.1"]), "box-1", (), datetime.now(UTC))
+    joined = Joined("box-1", "oslo/main", "redis+socket:///r.sock", [], signed.pem)
+    assert "gateways of this machine alone reach" in join_fleet.engine_notice(joined, None, None)
+    assert "reach them at 10.0.0.7, by TLS" in join_fleet.engine_notice(joined, "0.0.0.0", "10.0.0.7")  # noqa: S104
+    refused = join_fleet.engine_notice(joined, "10.0.0.8", None)
+    assert "at 10.0.0.8, and the certificate is of box-1, 10.0.0.7, 127.0.0.1 alone" in refused
+    identity.keep(signed.pem, authority.certificate_pem, "")
+    words = [word.removeprefix("--").replace("tls-", "tls_") for word in join_fleet.engine_trust(identity)]
+    tls = _tls(dict(zip(words[::2], words[1::2], strict=True)))
+    assert tls is not None
+    assert tls.trust("10.0.0.7").verify_mode is ssl.CERT_REQUIRED
 
 
 def test_redis_can_be_reached_when_one_of_its_sentinels_answers() -> None:
