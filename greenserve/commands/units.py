@@ -36,10 +36,20 @@ KINDS = ("control-plane", "gateway", "actuator")
 @click.option(
     "--engine-authority", type=click.Path(path_type=Path), help="Of a gateway: who signs engines' certificates."
 )
+@click.option(
+    "--snapshot-key-file", type=click.Path(path_type=Path), help="Of a gateway: the public key of who signs the fleet."
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where a gateway listens.")
 @click.option("--port", type=click.IntRange(1024, 65535), default=8080, show_default=True, help="And at which port.")
 def units(
-    kind: str, user: str, settings: Path, redis_url_file: Path, engine_authority: Path | None, host: str, port: int
+    kind: str,
+    user: str,
+    settings: Path,
+    redis_url_file: Path,
+    engine_authority: Path | None,
+    snapshot_key_file: Path | None,
+    host: str,
+    port: int,
 ) -> None:
     """Print a service for systemd: of the control plane, of a gateway on a machine of its own, or of a node's actuator.
 
@@ -59,6 +69,8 @@ def units(
         more: tuple[str, ...] = ("--host", host, "--port", str(port))
         if engine_authority is not None:
             more = (*more, "--engine-authority", str(engine_authority.absolute()))
+        if snapshot_key_file is not None:
+            more = (*more, "--snapshot-key-file", str(snapshot_key_file.absolute()))
         text = service_units.gateway_unit(user, Path(sys.executable), redis_url_file.absolute(), more)
     else:
         text = service_units.control_plane_unit(user, Path(sys.executable), settings.absolute())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from celery import Celery
 from pools import redis_address, wire
 from pools.agent.redis_link import LinkError, RedisLink
 from pools.gateway import redis_tasks
+from pools.registration import node_users
 from tests.sentinels import Watched, watched
 
 WITHIN_S = 20.0
@@ -43,12 +45,15 @@ async def test_every_client_goes_on_with_the_new_master_when_the_master_is_kille
     product = Celery("t", broker=broker, set_as_current=False)
     product.conf.update(broker_transport_options=options | {"socket_timeout": 2, "socket_connect_timeout": 2})
     web = redis_address.connect(servers.url, socket_timeout=2, socket_connect_timeout=2)
-    agent, gateway = RedisLink(servers.url, "n1"), redis_tasks.RedisLink(servers.url)
+    agent = RedisLink(redis_address.as_user(servers.url, wire.node_user("n1"), "of n1"), "n1")
+    identities = node_users.Wanted({"n1": sha256(b"of n1").hexdigest()}, {"1f": "n1"})
+    gateway = redis_tasks.RedisLink(servers.url)
     state, beat = wire.AgentState("n1", "b", 1.0, None, []), wire.Heartbeat("node.n1", 1.0, 1.0)
     changed = asyncio.Event()
     listening = asyncio.create_task(redis_tasks.keep_listening(gateway, type("R", (), {"wake": changed})()))
 
     def all_work() -> bool:
+        node_users.bring_up_to_date(web, identities)  # as the control plane does each 5 s: no server replicates users
         agent.send(state, beat, [])
         product.send_task("scheduler.tasks.publish", queue="epochs", retry=False)
         return web.llen("epochs") > 0 and web.get(wire.agent_key("n1")) is not None

@@ -131,6 +131,7 @@ def test_commands_and_agents_take_secrets_from_files_alone() -> None:
         "greenserve node profile --key-file",
         "greenserve replay --key-file",
         "greenserve replay --max-tokens",  # a number
+        "greenserve units --snapshot-key-file",
         "greenserve user create --password-file",
     ]
 

@@ -16,6 +16,7 @@ from greenserve.commands.units import units
 from greenserve.supervision.service_units import control_plane_unit, gateway_unit
 from pools.agent.systemd_units import actuator_unit, agent_unit
 from pools.gateway.__main__ import _config
+from pools.wire.snapshot_signature import SnapshotSigner
 from tests.fakes.certificates import Authority
 
 ANALYZE = shutil.which("systemd-analyze")
@@ -90,7 +91,9 @@ def test_actuators_python_takes_nothing_from_its_surroundings() -> None:
 def test_gateways_unit_is_a_command_that_the_gateway_takes(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "pem").path
     (tmp_path / "redis-url").write_text("rediss://:hush@cache/0")
-    given = ("--engine-authority", str(authority), "--host", "10.0.0.2", "--port", "9000")
+    (tmp_path / "snapshot.pub").write_bytes(SnapshotSigner.made().public_pem)
+    trusts = ("--engine-authority", str(authority), "--snapshot-key-file", str(tmp_path / "snapshot.pub"))
+    given = (*trusts, "--host", "10.0.0.2", "--port", "9000")
     done = CliRunner().invoke(units, ["gateway", "--user", "gate", *given])
     assert done.exit_code == 0, done.output
     (line,) = re.findall(r"^ExecStart=(.*\\\n.*)$", done.output, re.MULTILINE)
@@ -99,6 +102,7 @@ def test_gateways_unit_is_a_command_that_the_gateway_takes(tmp_path: Path) -> No
     config = _config(words[3:])
     assert (config.host, config.port, config.redis_url) == ("10.0.0.2", 9000, "rediss://:hush@cache/0")
     assert config.engine_trust is not None
+    assert config.verifier is not None
     assert "User=gate\n" in done.output
     assert "LoadCredential=redis-url:/etc/greenserve/redis-url\n" in done.output
 
