@@ -96,8 +96,8 @@ def unreachable(broker_url: str) -> str:
             _any_of(hosts)
     except OSError as error:
         return (
-            f"the control plane's Redis ({where}) cannot be reached from here ({error}); run GreenServe with REDIS_URL "
-            "set to a Redis that its nodes reach, and start this node's agent then"
+            f"the control plane's Redis ({where}) cannot be reached from here ({error}); run GreenServe with "
+            "GREENSERVE_RELAY_PORT, or with REDIS_URL set to a Redis that its nodes reach, and join again then"
         )
     return ""
 

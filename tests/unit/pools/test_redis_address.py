@@ -46,6 +46,7 @@ def test_celery_gets_the_same_in_its_own_words() -> None:
     )
     assert options == {"master_name": "main", "sentinel_kwargs": {"password": "other"}}
     assert redis_address.celery_broker("redis://cache/0") == ("redis://cache/0", {})
+    assert redis_address.celery_broker("unix:///r.sock?db=2") == ("redis+socket:///r.sock?virtual_host=2", {})
 
 
 def test_client_asks_sentinels_with_their_credentials_and_servers_with_theirs() -> None:
