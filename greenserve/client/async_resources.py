@@ -1991,13 +1991,13 @@ class AsyncNodes:
             Call("POST", f"nodes/{key_segment(key)}/validate/", body=fields, harmless=True), m.ValidationResult
         )
 
-    async def state_retrieve(self, name: str, /) -> m.NodeState:
-        """Returns the state of a node as it was last reported."""
-        return await self._transport.read(Call("GET", f"nodes/{segment(name)}/state/"), m.NodeState)
-
     async def revoke_create(self, name: str, /) -> m.Revoked:
         """Lets the node in no more, from this moment on; it may join again."""
         return await self._transport.read(Call("POST", f"nodes/{segment(name)}/revoke/"), m.Revoked)
+
+    async def state_retrieve(self, name: str, /) -> m.NodeState:
+        """Returns the state of a node as it was last reported."""
+        return await self._transport.read(Call("GET", f"nodes/{segment(name)}/state/"), m.NodeState)
 
 
 class AsyncOverheads:

@@ -1933,13 +1933,13 @@ class Nodes:
             Call("POST", f"nodes/{key_segment(key)}/validate/", body=fields, harmless=True), m.ValidationResult
         )
 
-    def state_retrieve(self, name: str, /) -> m.NodeState:
-        """Returns the state of a node as it was last reported."""
-        return self._transport.read(Call("GET", f"nodes/{segment(name)}/state/"), m.NodeState)
-
     def revoke_create(self, name: str, /) -> m.Revoked:
         """Lets the node in no more, from this moment on; it may join again."""
         return self._transport.read(Call("POST", f"nodes/{segment(name)}/revoke/"), m.Revoked)
+
+    def state_retrieve(self, name: str, /) -> m.NodeState:
+        """Returns the state of a node as it was last reported."""
+        return self._transport.read(Call("GET", f"nodes/{segment(name)}/state/"), m.NodeState)
 
 
 class Overheads:
