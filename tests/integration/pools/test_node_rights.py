@@ -45,7 +45,7 @@ def join(cluster: Cluster, tmp_path: Path, settings: Any) -> Join:
         _, secret = join_tokens.issue(Actor(), cluster)
         gpu = GpuOffer(f"GPU-{name}", *[getattr(GPU, field) for field in GPU.__struct_fields__[1:]])
         request = NodeIdentity.of(tmp_path, name).request(name, names)
-        return node_identities.join(NodeOffer(secret, name, "570", [gpu], request), "10.0.0.1", timezone.now())
+        return node_identities.join(NodeOffer(secret, name, "570", [gpu], request=request), "10.0.0.1", timezone.now())
 
     return joined
 

@@ -33,7 +33,7 @@ class Joined:
         _, secret = join_tokens.issue(Actor(), cluster)
         self.identity, self.now = NodeIdentity.of(folder, "n1"), NOW
         gpu = GpuOffer("GPU-a", 0, "NVIDIA A100-SXM4-80GB", "A100-80GB", 85_899_345_920, 210.0, 1410.0, 400.0)
-        offer = NodeOffer(secret, "n1", "570", [gpu], self.identity.request("n1"))
+        offer = NodeOffer(secret, "n1", "570", [gpu], request=self.identity.request("n1"))
         admitted = node_identities.join(offer, "10.0.0.1", NOW)
         self.identity.keep(admitted.certificate.certificate, admitted.certificate.authority, "")
         self.url = admitted.redis_url
