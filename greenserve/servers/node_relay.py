@@ -3,9 +3,10 @@
     python -m greenserve.servers.node_relay --secrets FOLDER --host HOST --redis-port PORT --redis-socket SOCKET
         --redis-url-file FILE --join-port PORT --web-port PORT --name NAME
 
-Bytes pass as they are. To Redis come only connections that show a certificate of the product's authority for nodes
-whose serial number holds now; there the node gives its own user's name and password. To the web process comes who
-will: a machine that is to join has no certificate yet, and knows ours by its fingerprint.
+Bytes of Redis pass as they are. To it come only connections that show a certificate of the authority for nodes whose
+serial number holds now; there the node gives its own user's name and password. To the web process comes who will: a
+machine that is to join has no certificate yet, and knows ours by its fingerprint. So nothing but requests of joining
+passes there, one for each connection: the web process would take others for this machine's own.
 """
 
 from __future__ import annotations
@@ -37,18 +38,56 @@ IDLE_S = 120.0  # agents say something each second, and listeners ping
 RENEWED_S = 86_400.0  # how often the servers' own certificate is made anew
 MOST_TO_REDIS, MOST_TO_WEB = 10_000, 64
 CHUNK_BYTES = 65_536
+JOINING = (b"POST /api/v1/nodes/join/ ", b"GET /api/v1/nodes/authority/ ")
+MOST_BODY_BYTES = 1 << 20
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """A listener: where it leads to, who may come in (None: all), and how many at a time."""
+    """A listener: where it leads to, who may come in, and how many at a time.
+
+    Attributes:
+        admits: Asked with the certificate's serial number, hexadecimal; None: all may come in.
+        only: Reads what may pass from a connection of this address, once; None: all that comes passes.
+    """
 
     name: str
     lead: Callable[[], Awaitable[Streams]]
     most: int
-    admits: Callable[[str], Awaitable[bool]] | None = None  # asked with the certificate's serial number, hexadecimal
+    admits: Callable[[str], Awaitable[bool]] | None = None
+    only: Callable[[asyncio.StreamReader, str], Awaitable[bytes]] | None = None
+
+
+class NotForJoining(Exception):
+    """What came is no request of a machine that joins."""
+
+
+async def joining_request(reader: asyncio.StreamReader, address: str) -> bytes:
+    """Reads one request of a machine that joins, and returns it in words that end the connection after its answer.
+
+    Raises NotForJoining.
+    """
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            first, *lines = (await reader.readuntil(b"\r\n\r\n")).removesuffix(b"\r\n\r\n").split(b"\r\n")
+            fields = [(line.partition(b":")[0].strip().lower(), line) for line in lines]
+            names = [name for name, _ in fields]
+            if not first.startswith(JOINING) or b"transfer-encoding" in names or names.count(b"content-length") > 1:
+                raise NotForJoining
+            if any(byte in line for line in (first, *lines) for byte in (b"\n", b"\r")):  # other ends of lines, to some
+                raise NotForJoining
+            size = next((int(line.partition(b":")[2]) for name, line in fields if name == b"content-length"), 0)
+            if not 0 <= size <= MOST_BODY_BYTES:
+                raise NotForJoining
+            body = await reader.readexactly(size)
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ValueError) as error:
+        raise NotForJoining from error
+    kept = [line for name, line in fields if name not in (b"connection", b"forwarded") and b"x-forwarded" not in name]
+    ours = (b"Connection: close", b"X-Forwarded-For: " + address.encode())
+    return b"\r\n".join((first, *kept, *ours, b"", b"")) + body
 
 
 class Relay:
@@ -90,11 +129,23 @@ class Relay:
         return False
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        said = b""
+        if self._door.only is not None:
+            try:
+                said = await self._door.only(reader, writer.get_extra_info("peername")[0])
+            except NotForJoining:
+                writer.write(NOT_FOUND)
+                return
         try:
             async with asyncio.timeout(CONNECT_S):
                 inner_reader, inner_writer = await self._door.lead()
         except OSError as error:  # a time-out is one
             log.warning("%s: what is behind it does not answer: %s", self._door.name, error)
+            return
+        if self._door.only is not None:
+            inner_writer.write(said)
+            await self._pass_on(inner_reader, writer)
+            inner_writer.transport.abort()
             return
         ways = [
             asyncio.create_task(self._pass_on(reader, inner_writer)),
@@ -175,7 +226,12 @@ async def serve(given: argparse.Namespace, ready: Callable[[list[int]], None] = 
             )
             await listen(to_redis, given.redis_port, tls.for_nodes)
         if given.join_port is not None:
-            to_web = Door("joining", lambda: asyncio.open_connection("127.0.0.1", given.web_port), MOST_TO_WEB)
+            to_web = Door(
+                "joining",
+                lambda: asyncio.open_connection("127.0.0.1", given.web_port),
+                MOST_TO_WEB,
+                only=joining_request,
+            )
             await listen(to_web, given.join_port, tls.open)
         ready([server.sockets[0].getsockname()[1] for server in servers])
         while True:

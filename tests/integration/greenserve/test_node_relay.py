@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -39,7 +42,6 @@ class Relayed:
         (folder / "redis-url").write_text(settings.REDIS_URL)
         self.ports: list[int] = []
         self._ready = threading.Event()
-        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run)
 
     def sign(self, authority: Authority, identity: NodeIdentity) -> Certificate:
@@ -65,18 +67,29 @@ class Relayed:
             self.ports = ports
             self._ready.set()
 
-        self._task = self._loop.create_task(node_relay.serve(self._given, ready))
-        try:
-            self._loop.run_until_complete(self._task)
-        except asyncio.CancelledError:
-            pass
-        finally:
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
+        async def run() -> None:
+            self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+            await node_relay.serve(self._given, ready)
+
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(run())
 
     def end(self) -> None:
+        assert self._task is not None
         self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(5.0)
+
+    def trust(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cadata=Authority.open(self.secrets, CONTROL_PLANE, self.now).certificate_pem)
+
+    def say(self, words: bytes) -> bytes:
+        """Sends this to the door for joining, and returns all that comes back."""
+        with (
+            socket.create_connection(("localhost", self.ports[1]), timeout=3) as plain,
+            self.trust().wrap_socket(plain, server_hostname="localhost") as connection,
+        ):
+            connection.sendall(words)
+            return b"".join(iter(lambda: connection.recv(65536), b""))
 
     def client(self, identity: NodeIdentity, host: str = "127.0.0.1") -> redis.Redis:
         url = f"rediss://node-n1:{PASSWORD}@{host}:{self.ports[0]}/0"
@@ -87,7 +100,9 @@ class Page(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(b"the web process")
+        self.wfile.write(f"{self.path} for {self.headers['X-Forwarded-For']}".encode())
+
+    do_POST = do_GET
 
     def log_message(self, *_: object) -> None:
         """Says nothing."""
@@ -159,13 +174,24 @@ def test_node_refuses_a_server_that_is_not_the_control_plane(relayed: Relayed) -
         client.ping()
 
 
-def test_web_process_is_reached_by_tls_without_a_certificate_of_ones_own(relayed: Relayed) -> None:
-    trusted = Authority.open(relayed.secrets, CONTROL_PLANE, relayed.now).certificate_pem
-    context = ssl.create_default_context(cadata=trusted)
-    with urllib.request.urlopen(f"https://localhost:{relayed.ports[1]}/", timeout=3, context=context) as answer:
-        assert answer.read() == b"the web process"
+def test_web_process_is_reached_for_joining_by_tls_without_a_certificate_of_ones_own(relayed: Relayed) -> None:
+    where = f"https://localhost:{relayed.ports[1]}/api/v1/nodes/authority/"
+    with urllib.request.urlopen(where, timeout=3, context=relayed.trust()) as answer:
+        assert answer.read() == b"/api/v1/nodes/authority/ for 127.0.0.1"
     with pytest.raises(OSError, match=r"(?i)certificate"):
-        urllib.request.urlopen(f"https://localhost:{relayed.ports[1]}/", timeout=3)
+        urllib.request.urlopen(where, timeout=3)
+
+
+def test_nothing_but_one_request_of_joining_passes_to_the_web_process(relayed: Relayed) -> None:
+    for path in ("/metrics", "/api/v1/nodes/", "/"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"https://localhost:{relayed.ports[1]}{path}", timeout=3, context=relayed.trust())
+    hidden = b"POST /api/v1/nodes/join/ HTTP/1.1\nContent-Length: 0\n\nGET /metrics HTTP/1.1\r\n\r\n"
+    assert relayed.say(hidden).startswith(b"HTTP/1.1 404 ")
+    join = b"POST /api/v1/nodes/join/ HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 10.0.0.1\r\nContent-Length: 2\r\n\r\n{}"
+    said = relayed.say(join + b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert said.endswith(b"/api/v1/nodes/join/ for 127.0.0.1")
+    assert said.count(b"HTTP/1.") == 1
 
 
 def test_connection_is_refused_when_too_many_are_open(relayed: Relayed, monkeypatch: pytest.MonkeyPatch) -> None:
