@@ -87,10 +87,9 @@ class Env:
     database_owner_url: str | None = field(default=None, repr=False)  # who migrates; None: the same as works
     join_token: Secret | None = None  # with which this machine joins a fleet
     redis_insecure: bool = False  # a Redis over TCP without a password or TLS is taken, too
+    patched_servers: tuple[str, ...] = ()  # versions of servers that are patched though their number is too low
     engine_authority: Path | None = None  # who may sign certificates of engines; None: whom the system trusts
-    worker_key_file: Path | None = (
-        None  # with what workers ask for that register themselves; None: they ask for nothing
-    )
+    worker_key_file: Path | None = None  # what workers that register themselves ask for; None: nothing
     api_url: str | None = None  # of the dashboard whose REST API commands use; None: this machine's
     api_token: Secret | None = None  # a person's access token for it
     https: bool = False  # people come by https
@@ -262,6 +261,12 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         database_owner_url=owner_url,
         join_token=_hidden(values, "GREENSERVE_JOIN_TOKEN", _secret, "give a join token, whole"),
         redis_insecure=get(redis_safety.VARIABLE, False, _flag, "write 1 or 0"),
+        patched_servers=get(
+            "GREENSERVE_PATCHED_SERVERS",
+            (),
+            _server_versions,
+            "write redis-7.0.15 or postgresql-15.18, with commas between",
+        ),
         engine_authority=get("GREENSERVE_ENGINE_AUTHORITY", None, _file, "give the whole path of a PEM file"),
         worker_key_file=get("GREENSERVE_WORKER_KEY_FILE", None, _file, "give the whole path of a file with the key"),
         api_url=get("GREENSERVE_URL", None, _url("http://", "https://"), "write https://host of the dashboard"),
@@ -400,6 +405,13 @@ def _number_of_proxies(raw: str) -> int:
     if not 0 <= number <= 9:
         raise ValueError
     return number
+
+
+def _server_versions(raw: str) -> tuple[str, ...]:
+    versions = tuple(word.strip().lower() for word in raw.split(",") if word.strip())
+    if not all(re.fullmatch(r"(redis|valkey|postgresql)-\d+(\.\d+){1,2}", word) for word in versions):
+        raise ValueError
+    return versions
 
 
 def _web_names(raw: str) -> tuple[str, ...]:

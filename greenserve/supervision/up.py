@@ -132,13 +132,13 @@ def start_servers(config: env.Env, supervisor: Supervisor, report: Callable[[str
         report("PostgreSQL: starting (the first time its data folder is made)")
         started.append(supervisor.start(postgres_server.spec(config.var_dir)))
     else:
-        report(server_checks.postgres(config.database_url))
+        report(server_checks.postgres(config.database_url, vouched=config.patched_servers))
         if config.database_owner_url is not None:
-            report(server_checks.postgres(config.database_owner_url, variable=env.OWNER_URL))
+            report(server_checks.postgres(config.database_owner_url, env.OWNER_URL, config.patched_servers))
     if config.redis_url is None:
         started.append(supervisor.start(embedded.redis(config.var_dir)))
     else:
-        report(server_checks.redis(config.redis_url, config.redis_insecure))
+        report(server_checks.redis(config.redis_url, config.redis_insecure, config.patched_servers))
     for child in started:
         embedded.wait_ready(child, SERVER_WITHIN_S)
     _check_stop(supervisor)

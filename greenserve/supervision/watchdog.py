@@ -111,7 +111,7 @@ def database_excuse(url: str) -> Callable[[], str]:
 
     def excuse() -> str:
         try:
-            server_checks.postgres(url, CHECK_TIMEOUT_S)
+            server_checks.role_of(url, CHECK_TIMEOUT_S)
         except StartError:
             return "PostgreSQL does not answer"
         return ""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import redis
 
+from greenserve import env
 from greenserve.process import StartError
 from greenserve.servers import embedded, server_checks
 
@@ -32,6 +33,17 @@ def test_redis_of_ones_own_must_be_patched(monkeypatch: pytest.MonkeyPatch, info
     except StartError as error:
         words = str(error)
     assert said in words
+
+
+def test_version_that_the_operator_vouches_for_is_taken_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis.Redis, "info", lambda *_: {"redis_version": "7.0.15"})
+    with pytest.raises(StartError, match=r"set GREENSERVE_PATCHED_SERVERS=redis-7\.0\.15$"):
+        server_checks.redis("rediss://:hush@cache/0", vouched=("redis-7.0.14", "valkey-7.0.15"))
+    vouched = env.read({"GREENSERVE_PATCHED_SERVERS": "redis-7.0.15, postgresql-15.18"}).patched_servers
+    said = server_checks.redis("rediss://:hush@cache/0", vouched=vouched)
+    assert said.endswith("(Redis 7.0.15, patched by its distribution, as GREENSERVE_PATCHED_SERVERS says)")
+    monkeypatch.setattr(server_checks, "_ask_postgres", lambda *_: (150018, "greenserve"))
+    assert "PostgreSQL 15.18, patched by its distribution" in server_checks.postgres("postgresql://db", vouched=vouched)
 
 
 def test_error_of_redis_does_not_show_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
