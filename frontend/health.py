@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from pools import agent_states, agent_versions, redis_address, wire
-from pools.leader import Leader, leader
+from pools.leader import Leader
 from pools.models import Node
 from scheduler import selectors as scheduler_selectors
 from telemetry import selectors
@@ -102,7 +102,7 @@ class Health:
     feeds: tuple[FeedHealth, ...] = ()
     ingest: Ingest = field(default_factory=lambda: Ingest(None, None, None))
     instances: dict[str, int] = field(default_factory=dict)
-    leader: Leader | None = None  # the control plane that sends periodic tasks; None: none does
+    leader: Leader | None = None  # the control plane that sends periodic tasks; None: none does, or nobody asked
 
     @property
     def nodes_first(self) -> tuple[NodeHealth, ...]:
@@ -187,7 +187,10 @@ def _decode(data: bytes | str | None, kind: type[M]) -> M | None:
 
 
 def gather(now: datetime) -> Health:
-    """Returns the state of everything. Makes ten queries and a few Redis calls, however many processes there are."""
+    """Returns the state of everything. Makes ten queries and a few Redis calls, however many processes there are.
+
+    Who leads is not asked here: `pools.leader`.
+    """
     now_s = now.timestamp()
     nodes = list(Node.objects.values_list("name", flat=True))
     messages = read_messages(nodes)
@@ -211,7 +214,6 @@ def gather(now: datetime) -> Health:
             messages.batches_share,
         ),
         instances=instances,
-        leader=leader(),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -20,6 +21,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 from redis import RedisError
 
+from pools.leader import leader
 from pools.models import Pool, Service, Site
 from scheduler import selectors as scheduler_selectors
 from scheduler.models import Decision, DecisionKind
@@ -205,7 +207,8 @@ def health_json(request: HttpRequest) -> JsonResponse:
 
 
 def _health(request: HttpRequest) -> health_checks.Health:
-    return visible_health.health(request.user, health_checks.gather(datetime.now(UTC)))
+    found = replace(health_checks.gather(datetime.now(UTC)), leader=leader())
+    return visible_health.health(request.user, found)
 
 
 @login_not_required

@@ -70,7 +70,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, engine: StrictEngine) -> None:
         self._engine = engine
         self._parser = httptools.HttpRequestParser(self)
-        self._body = b""
+        self._body = self._url = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -83,10 +83,16 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def on_message_begin(self) -> None:
-        self._body = b""
+        self._body = self._url = b""
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
 
     def on_body(self, data: bytes) -> None:
         self._body += data
 
     def on_message_complete(self) -> None:
-        self._transport.write(self._engine.answer(self._body))
+        if self._url == b"/health":  # asked by the gateway itself
+            self._transport.write(_response(b"200 OK", b""))
+        else:
+            self._transport.write(self._engine.answer(self._body))

@@ -234,8 +234,8 @@ async def ask(bench: Bench, **fields: Any) -> tuple[int, str]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hung_engines, "LEAST_S", 0.2)
-    monkeypatch.setattr(hung_engines, "OVERDUE", 0.1)
+    monkeypatch.setattr(hung_engines, "LEAST_S", 0.5)  # a test machine may stand still for a moment
+    monkeypatch.setattr(hung_engines, "OVERDUE", 0.25)
 
 
 @pytest.mark.parametrize("after_head", [False, True])
