@@ -98,6 +98,7 @@ SAMPLES: dict[str, Callable[[], Any]] = {  # by the part's name, or by the patte
     "node-gpus name": first(Node, "name"),
     "node-figures name": first(Node, "name"),
     "node-join-token name": first(Node, "name"),
+    "node-revoke name": first(Node, "name"),
     "service name": first(Service, "name"),
     "advice name": first(Service, "name"),
     "service-figures name": first(Service, "name"),
