@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,19 @@ from pools.registration import join_tokens, node_identities, node_users
 from pools.registration.authority import LIFETIME
 
 pytestmark = pytest.mark.django_db
-NOW = timezone.now()
 
 
 class Joined:
+    """A node that joined at `began`; `now` is its clock."""
+
     def __init__(self, folder: Path) -> None:
         cluster = Cluster.objects.create(site=Site.objects.create(name="o", label="O", grid_zone="NO1"), name="main")
         _, secret = join_tokens.issue(Actor(), cluster)
-        self.identity, self.now = NodeIdentity.of(folder, "n1"), NOW
+        self.identity = NodeIdentity.of(folder, "n1")
+        self.now = self.began = timezone.now()
         gpu = GpuOffer("GPU-a", 0, "NVIDIA A100-SXM4-80GB", "A100-80GB", 85_899_345_920, 210.0, 1410.0, 400.0)
         offer = NodeOffer(secret, "n1", "570", [gpu], request=self.identity.request("n1"))
-        admitted = node_identities.join(offer, "10.0.0.1", NOW)
+        admitted = node_identities.join(offer, "10.0.0.1", self.began)
         self.identity.keep(admitted.certificate.certificate, admitted.certificate.authority, "")
         self.url = admitted.redis_url
         self.renewal = CertificateRenewal(self.url, "n1", self.identity, now=lambda: self.now)
@@ -58,7 +60,7 @@ def test_certificate_is_renewed_when_a_third_of_its_time_is_left(redis_client: r
     first, key = joined.serial(), joined.identity.key.read_bytes()
     joined.renewal.look()
     assert not redis_client.exists(wire.certificate_asked_key("n1")), "it is early"
-    joined.now = NOW + LIFETIME * 0.7
+    joined.now = joined.began + LIFETIME * 0.7
     joined.renewal.look()
     assert joined.serial() == first
     node_identities.follow(redis_client, joined.now)
@@ -69,7 +71,7 @@ def test_certificate_is_renewed_when_a_third_of_its_time_is_left(redis_client: r
     assert serials(redis_client) == {first, second}, "the one before holds until it ends"
     with redis.Redis.from_url(joined.url) as client:
         assert client.ping()
-    node_identities.follow(redis_client, NOW + LIFETIME + timedelta(hours=1))
+    node_identities.follow(redis_client, joined.began + LIFETIME + timedelta(hours=1))
     assert serials(redis_client) == {second}
     with redis.Redis.from_url(joined.url) as client:
         assert client.ping(), "its user goes on"
@@ -98,22 +100,22 @@ def test_engines_of_the_node_show_the_renewed_certificate_where_they_are_reached
 
 
 @pytest.mark.parametrize(
-    ("request_", "now"),
-    [(b"no request", NOW + LIFETIME * 0.7), (b"x" * 100_000, NOW + LIFETIME * 0.7), (None, NOW + timedelta(days=1))],
+    ("request_", "after"),
+    [(b"no request", LIFETIME * 0.7), (b"x" * 100_000, LIFETIME * 0.7), (None, timedelta(days=1))],
     ids=["not a request", "too long", "too early"],
 )
 def test_nothing_is_signed_when_it_is_wrong_or_too_early(
-    redis_client: redis.Redis, joined: Joined, request_: bytes | None, now: datetime
+    redis_client: redis.Redis, joined: Joined, request_: bytes | None, after: timedelta
 ) -> None:
     asked = request_ or joined.identity.request("n1").encode()
     redis_client.set(wire.certificate_asked_key("n1"), asked)
-    node_identities.follow(redis_client, now)
+    node_identities.follow(redis_client, joined.began + after)
     assert IdentityRow.objects.count() == 1
     assert not redis_client.exists(wire.certificate_answer_key("n1"))
 
 
 def test_renewal_asks_again_when_no_answer_came(redis_client: redis.Redis, joined: Joined) -> None:
-    joined.now = NOW + LIFETIME * 0.7
+    joined.now = joined.began + LIFETIME * 0.7
     joined.renewal.look()
     redis_client.delete(wire.certificate_asked_key("n1"))
     joined.renewal.look()
@@ -121,7 +123,7 @@ def test_renewal_asks_again_when_no_answer_came(redis_client: redis.Redis, joine
 
 
 def test_identity_that_ended_lets_nobody_in(redis_client: redis.Redis, joined: Joined) -> None:
-    node_identities.follow(redis_client, NOW + LIFETIME + timedelta(seconds=1))
+    node_identities.follow(redis_client, joined.began + LIFETIME + timedelta(seconds=1))
     assert serials(redis_client) == set()
     with redis.Redis.from_url(joined.url) as client, pytest.raises(redis.RedisError):
         client.ping()
