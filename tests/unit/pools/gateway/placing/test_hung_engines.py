@@ -234,7 +234,7 @@ async def ask(bench: Bench, **fields: Any) -> tuple[int, str]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hung_engines, "LEAST_S", 0.5)  # a test machine may stand still for a moment
+    monkeypatch.setattr(hung_engines, "LEAST_S", 0.5)
     monkeypatch.setattr(hung_engines, "OVERDUE", 0.25)
 
 
@@ -252,11 +252,12 @@ async def test_forty_requests_are_served_elsewhere_when_their_engine_hangs(
     assert len({row.request_id for row in rows}) == len(rows) == 40, "one record for each"
     assert {row.status for row in rows} == {"ok"}
     assert sum(row.attempts - 1 for row in rows) == hung.moved, "each try at an engine is on record"
-    assert {row.attempts for row in rows} == {1, 2}
+    # A test machine that stands still for so short a patience makes others look as if they hang: each may add a try.
+    assert {1, 2} <= {row.attempts for row in rows} <= set(range(1, 2 + hung.found))
     assert all(row.instance_uid != bench.fleet.instance("", 0).uid for row in rows)
     page = bench.server.runtime.metrics_page(0, Connections()).decode()
     assert f"greenserve_gateway_moved_requests_total {hung.moved}\n" in page
-    await until(lambda: bench.engines[0].aborted == hung.moved)
+    await until(lambda: sum(engine.aborted for engine in bench.engines) == hung.moved)
 
 
 async def test_move_of_a_stream_that_others_may_continue_is_one_retry(start: Start, quick: None) -> None:
