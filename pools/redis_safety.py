@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from urllib.parse import urlsplit
 
+from pools import own_address
 from pools.masking import passwords
 
 VARIABLE = "GREENSERVE_REDIS_INSECURE"
@@ -21,7 +21,7 @@ def fault(url: str, insecure: bool = False) -> str:
     if insecure or parts.scheme not in ("redis", "rediss"):
         return ""
     lacks = [] if passwords(url) else ["a password"]
-    if parts.scheme == "redis" and not _is_loopback(parts.hostname or ""):
+    if parts.scheme == "redis" and not own_address.is_loopback(parts.hostname or ""):
         lacks.append("TLS (rediss://)")
     if not lacks:
         return ""
@@ -29,12 +29,3 @@ def fault(url: str, insecure: bool = False) -> str:
         f"Redis is reached over TCP without {' and '.join(lacks)}, and whoever reaches it can steer all nodes: give it "
         f"that, or set {VARIABLE}=1 (option {OPTION} of a gateway or an agent) where nobody else can reach it"
     )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

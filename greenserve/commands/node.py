@@ -150,8 +150,9 @@ def join(
     """
     from core.ports import AdapterError
     from greenserve import env
+    from pools import own_address
     from pools.actuator import root_only
-    from pools.agent import join_fleet, own_address, systemd_units
+    from pools.agent import join_fleet, systemd_units
     from pools.agent.node_identity import NodeIdentity, names_of_machine
 
     secret = _join_token(token, from_file)

@@ -25,8 +25,7 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
-from pools import masking, redis_address, wire
-from pools.agent import own_address
+from pools import masking, own_address, redis_address, wire
 from pools.agent.node_identity import names_of_machine
 from pools.registration.authority import CONTROL_PLANE, NODES, Authority
 

@@ -16,11 +16,11 @@ import msgspec
 from cryptography import x509
 
 from core.ports import AdapterError, PermanentError
-from pools import redis_address
+from pools import own_address, redis_address
 from pools.actuator.actuator_protocol import DEFAULT_SOCKET
 from pools.engine_trust import names_of
 
-from . import join_faults, join_request, join_trust, join_versions, own_address
+from . import join_faults, join_request, join_trust, join_versions
 from .devices.driver_meter import Inventory
 from .join_messages import GpuOffer, Joined, NodeOffer
 from .node_identity import NodeIdentity

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from core.ports import PermanentError
+from pools import own_address
 
-from . import join_faults, join_request, own_address
+from . import join_faults, join_request
 
 AUTHORITY_PATH = "/api/v1/nodes/authority/"
 TIMEOUT_S = 15.0

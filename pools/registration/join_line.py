@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 
-from pools.agent import own_address
+from pools import own_address
 
 TOKEN_SHOWN = "TOKEN"  # stands for the token in the line, until one is made
 _PLAIN = (

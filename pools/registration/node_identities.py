@@ -17,10 +17,9 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import QuerySet
 
-from pools import agent_states, redis_address, wire
+from pools import agent_states, own_address, redis_address, wire
 from pools.access import audit
 from pools.access.audit import Actor
-from pools.agent import own_address
 from pools.agent.join_messages import NodeOffer
 from pools.models import Node, NodeIdentity
 from pools.registration import join_tokens, node_users

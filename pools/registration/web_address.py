@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from pools.agent import own_address
+from pools import own_address
 
 
 @dataclass(frozen=True, slots=True)

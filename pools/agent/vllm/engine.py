@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from core.ports import AdapterError, EngineLimits, InstanceStatus
+from pools.own_address import here, in_url
 
-from ..own_address import here, in_url
 from .engine_access import EngineAccess, EngineCertificate
 from .engine_processes import EngineProcess, boot_id, last_lines, rotate
 from .engine_records import EngineRecord, Records

@@ -10,8 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from core.ports import InstanceSpec
-
-from ..own_address import LOOPBACK
+from pools.own_address import LOOPBACK
 
 logger = logging.getLogger(__name__)
 

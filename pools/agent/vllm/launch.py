@@ -9,9 +9,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from core.ports import EngineLimits, InstanceSpec, PermanentError
-from pools.agent.own_address import LOOPBACK, is_wildcard
 from pools.agent.vllm import vllm_control
 from pools.agent.vllm.engine_access import EngineTls
+from pools.own_address import LOOPBACK, is_wildcard
 from pools.vllm_scheduler import SCHEDULER_CLS
 
 # Of the agent's own environment only this reaches an engine: the agent's has the broker's password in it.

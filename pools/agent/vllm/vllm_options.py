@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from core.ports import PermanentError
-from pools import redis_address
+from pools import own_address, redis_address
 
-from .. import own_address
 from .engine_access import EngineTls
 from .launch import KEY_VARIABLE, VllmOptions
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pools.agent import own_address
+from pools import own_address
 from pools.registration.web_address import WebAddress
 
 LAN = ("10.0.0.5", "fd00::5")

@@ -11,7 +11,7 @@ import pytest
 
 from core.engine.engine_launch import EngineLaunch
 from core.ports import InstanceSpec, PermanentError
-from pools.agent import own_address
+from pools import own_address
 from pools.agent.reports import View, instance_state
 from pools.agent.vllm.engine_records import EngineRecord
 from pools.agent.vllm.launch import VllmOptions
