@@ -1,7 +1,7 @@
-"""Machines of a run: each has network, mount, process and host-name namespaces of its own, and a disk.
+"""Machines of a run: bare Debian, each with a file system and namespaces of its own.
 
-They share the kernel, the distribution's programs and the network between them, and nothing else: the checkout and other
-machines' disks are out of sight. Nothing is seen outside: the run itself is in namespaces (`python -m tests.netns`).
+They share the kernel and the network between them, and nothing else. Nothing is seen outside: the run itself is in
+namespaces (`python -m tests.netns`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,20 @@ from pathlib import Path
 
 from tests.e2e.product import ROOT
 
-DISK = Path("/srv")  # where each machine sees its own
 DELAY_MS, LOSS = 4.0, 0.002
-PATH = f"{DISK}/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-PYTHON = Path(os.path.realpath(sys.executable))
+PACKAGES = "python3,python3-venv,python3-pip,ca-certificates,iproute2,procps,openssl,curl"
+BASE = ROOT / "build" / "netns" / "debian-12.tar"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Settings of this computer for the package indexes: machines have them while something is installed there.
+SETTINGS = (
+    "/etc/apt/apt.conf.d",
+    "/etc/pip.conf",
+    "/etc/xdg/pip",
+    "/etc/ssl/certs",
+    "/etc/resolv.conf",
+    "/root/.config/pip",
+    "/root/.pip",
+)
 
 
 def lacking() -> list[str]:
@@ -27,7 +37,8 @@ def lacking() -> list[str]:
     found = []
     if os.geteuid() != 0:
         found.append("root: namespaces need it; run it as root, or in a container with CAP_SYS_ADMIN and CAP_NET_ADMIN")
-    for program, package in (("unshare", "util-linux"), ("nsenter", "util-linux"), ("ip", "iproute2")):
+    programs = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "mmdebstrap": "mmdebstrap"}
+    for program, package in programs.items():
         if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None:
             found.append(f"`{program}`: install the package {package}")
     if not Path("/dev/net/tun").exists():
@@ -35,25 +46,41 @@ def lacking() -> list[str]:
     return found
 
 
+def base() -> Path:
+    """Returns the archive of a bare Debian 12, made once from the distribution's packages."""
+    if not BASE.exists():
+        BASE.parent.mkdir(parents=True, exist_ok=True)
+        draft = BASE.with_name("draft.tar")
+        subprocess.run(
+            ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}", "bookworm", str(draft)],
+            check=True,
+            timeout=900,
+        )
+        draft.rename(BASE)
+    return BASE
+
+
 @dataclass
 class Machine:
-    """A machine called `name` at `address`, whose disk is `folder`."""
+    """A machine called `name` at `address`, whose file system is `root`."""
 
     name: str
     address: str
-    folder: Path
+    root: Path
     process: subprocess.Popen[bytes] | None = None
     init: int = 0  # process 1 of the machine, as it is called here
 
     def boot(self, hosts: str) -> None:
-        """Starts it without processes; `hosts` is its /etc/hosts."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "hosts").write_text(hosts)
-        hide = [path for path in (ROOT, Path("/tmp"), Path("/home"), Path("/mnt")) if path.exists()]
-        script = [f"mount --bind {self.folder} {DISK}", f"mount --bind {DISK}/hosts /etc/hosts"]
-        script += [f"mount -t tmpfs -o mode=1777 tmpfs {path}" for path in hide]
-        script += [f"hostname {self.name}", "echo up", "exec sleep infinity"]
-        spaces = ("--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
+        """Starts it without processes, on the file system that is there or on a bare one; `hosts` is its /etc/hosts."""
+        if not self.root.exists():
+            self.root.mkdir(parents=True)
+            subprocess.run(["tar", "-xf", str(base()), "-C", str(self.root)], check=True, timeout=300)
+        (self.root / "etc" / "hosts").write_text(hosts)
+        (self.root / "etc" / "hostname").write_text(f"{self.name}\n")
+        script = [f"cd {self.root}", "mount -t proc proc proc", "mount --rbind /sys sys", "mount --rbind /dev dev"]
+        script += ["mount -t tmpfs -o mode=1777 tmpfs tmp", "mount -t tmpfs tmpfs run", "mkdir -p run/lock"]
+        script += [f"hostname {self.name}", "echo up", "exec chroot . sleep infinity"]
+        spaces = ("--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child")
         self.process = subprocess.Popen(
             ["unshare", *spaces, "sh", "-ec", "\n".join(script)], stdout=subprocess.PIPE, cwd="/"
         )
@@ -71,11 +98,11 @@ class Machine:
             self.process = None
 
     def _within(self, words: Sequence[str], network: bool = True) -> list[str]:
-        spaces = ["--mount", "--uts", "--pid", *(["--net"] if network else [])]
-        return ["nsenter", "--target", str(self.init), *spaces, f"--wd={DISK}", *words]
+        spaces = ["--mount", "--uts", "--ipc", "--pid", "--root", *(["--net"] if network else [])]
+        return ["nsenter", "--target", str(self.init), *spaces, "--wdns=/root", *words]
 
     def _env(self, more: Mapping[str, str]) -> dict[str, str]:
-        return {"PATH": PATH, "HOME": str(DISK), "LANG": "C.UTF-8", **more}
+        return {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8", **more}
 
     def run(
         self, *words: str, timeout_s: float = 120.0, check: bool = True, given: str = "", **more: str
@@ -89,21 +116,47 @@ class Machine:
         return done
 
     def start(self, *words: str, log: str, **more: str) -> subprocess.Popen[bytes]:
-        """Starts a program there that goes on; it writes to DISK/`log`."""
-        with (self.folder / log).open("ab") as file:
+        """Starts a program there that goes on; it writes to /var/log/`log`."""
+        with (self.root / "var" / "log" / log).open("ab") as file:
             return subprocess.Popen(
                 self._within(words), env=self._env(more), stdin=subprocess.DEVNULL, stdout=file, stderr=file
             )
 
-    def install(self, *packages: str, timeout_s: float = 900.0) -> None:
-        """Installs packages into DISK/venv. This alone goes through this computer's network: the index is there."""
-        if not (self.folder / "venv").exists():
-            self.run(str(PYTHON), "-m", "venv", f"{DISK}/venv")
-        kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "HTTP", "http"))}
-        words = (f"{DISK}/venv/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages)
-        subprocess.run(
-            self._within(words, network=False), env=self._env({**kept, "HOME": "/root"}), check=True, timeout=timeout_s
-        )
+    def install(self, *words: str, timeout_s: float = 900.0) -> None:
+        """Runs an installer there, through this computer's network and with its settings: the index is there.
+
+        The settings are taken away again.
+        """
+        saved = self.root / "var" / "saved-settings"
+        saved.mkdir()
+        for path in map(Path, SETTINGS):
+            there = self.root / path.relative_to("/")
+            if path.exists():
+                if there.exists():
+                    there.rename(saved / str(path).replace("/", "_"))
+                there.parent.mkdir(parents=True, exist_ok=True)
+                subprocess.run(["cp", "-aL", str(path), str(there)], check=True, timeout=60)
+        kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "REQUESTS_"))}
+        kept |= {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+        try:
+            done = subprocess.run(
+                self._within(words, network=False),
+                env=self._env({**kept, "DEBIAN_FRONTEND": "noninteractive"}),
+                text=True,
+                capture_output=True,
+                timeout=timeout_s,
+            )
+            if done.returncode:
+                raise AssertionError(f"{self.name}: {' '.join(words)}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        finally:
+            for path in map(Path, SETTINGS):
+                there = self.root / path.relative_to("/")
+                before = saved / str(path).replace("/", "_")
+                if path.exists():
+                    shutil.rmtree(there) if there.is_dir() else there.unlink(missing_ok=True)
+                if before.exists():
+                    before.rename(there)
+            saved.rmdir()
 
 
 @dataclass
