@@ -8,6 +8,7 @@ everywhere.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import heapq
@@ -18,7 +19,6 @@ import struct
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 INTERFACE = "net0"
 BYTES_MOST = 65_535
@@ -100,7 +100,7 @@ def forward(wire: Wire, tuns: list[int]) -> None:
         while True:
             for key, _ in selector.select(wire.wait_s(time.monotonic())):
                 if key.fd == sys.stdin.fileno():
-                    words = sys.stdin.readline()
+                    words = os.read(key.fd, BYTES_MOST).decode()  # a line: the next comes after `done`
                     if not words:
                         return
                     wire.hear(words)
@@ -108,10 +108,8 @@ def forward(wire: Wire, tuns: list[int]) -> None:
                 else:
                     _read(wire, key.fd)
             for tun, packet in wire.due(time.monotonic()):
-                try:
+                with contextlib.suppress(OSError):  # the machine is off
                     os.write(tun, packet)
-                except OSError:
-                    pass  # the machine is off
 
 
 def _read(wire: Wire, tun: int) -> None:
@@ -136,6 +134,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # One line at a time, so that what select says of the input is true.
-    sys.stdin = Path("/dev/stdin").open(buffering=1)
     main()
