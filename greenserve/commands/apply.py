@@ -136,15 +136,23 @@ def client_of(url: str | None, token: str | None, person: str | None, label: str
         return
     from greenserve.commands.local_token import local_token
 
-    with local_token(person, label) as made, _connected(target, made) as api:
+    with local_token(person, label) as made, _connected(target, made, as_proxy=config.https) as api:
         yield api
 
 
-def _connected(address: str, token: str) -> Client:
+def _connected(address: str, token: str, *, as_proxy: bool = False) -> Client:
+    """`as_proxy`: the web process sends on to https what does not come from a proxy; nothing leaves the machine here."""
+    import httpx2
+
     from greenserve.client import Client
 
+    class Proxy(httpx2.HTTPTransport):
+        def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+            request.headers["X-Forwarded-Proto"] = "https"
+            return super().handle_request(request)
+
     try:
-        return Client(address, token)
+        return Client(address, token, inner=Proxy() if as_proxy else None)
     except ValueError as error:
         fail(str(error))
 
