@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -206,16 +205,19 @@ def traffic(config: env.Env, model: str) -> Spec:
 
 
 def answers(url: str) -> Callable[[], bool]:
-    """A probe: does a server answer at all, whatever it says?"""
+    """A probe: does a server answer at all, whatever it says? One that sends on to https answers, too."""
+    address = urlsplit(url)
 
     def probe() -> bool:
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=2)
         try:
-            with urllib.request.urlopen(url, timeout=2):
-                return True
-        except urllib.error.HTTPError:
-            return True
-        except OSError:
+            connection.request("GET", address.path)
+            connection.getresponse()
+        except (OSError, http.client.HTTPException):
             return False
+        finally:
+            connection.close()
+        return True
 
     return probe
 

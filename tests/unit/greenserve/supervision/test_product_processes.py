@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import shutil
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from ipaddress import ip_network
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -186,3 +188,23 @@ def test_further_control_plane_has_the_keys_of_the_first(tmp_path: Path) -> None
     up.keep_trust(second)
     keys = [product_processes.snapshot_key_file(config).read_text() for config in (first, second)]
     assert keys[0] == keys[1]
+
+
+def test_server_that_sends_on_to_https_answers() -> None:
+    """The web process does with GREENSERVE_HTTPS, and nothing speaks TLS where it sends to."""
+
+    class SendsOn(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(301)
+            self.send_header("Location", f"https://127.0.0.1:{self.server.server_address[1]}{self.path}")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), SendsOn) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        assert product_processes.answers(f"http://127.0.0.1:{server.server_port}/login/")()
+        thread.join(5)
+    assert not product_processes.answers(f"http://127.0.0.1:{server.server_port}/login/")()
