@@ -13,25 +13,14 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-DISTRIBUTION = "greenserve"
-NODE_DISTRIBUTION = "greenserve-node"  # the same files with a node's dependencies: node/pyproject.toml
+from pools.release import DISTRIBUTION, NODE_DISTRIBUTION, installed
+
 PACKAGES = ("greenserve", "frontend", "scheduler", "telemetry", "pools", "core")
 REMEDY = "install GreenServe into a virtual environment of its own"
 NODE_REMEDY = (
     f"{NODE_DISTRIBUTION} is installed here, with what a node needs and no more: do this where {DISTRIBUTION} is "
     "installed, which may be another environment of this machine"
 )
-
-
-def installed() -> str:
-    """Returns the distribution that these files are of: the whole product's, or else a node's."""
-    for name in (DISTRIBUTION, NODE_DISTRIBUTION):
-        try:
-            metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            continue
-        return name
-    return DISTRIBUTION
 
 
 def of_a_node() -> bool:

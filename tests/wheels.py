@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from greenserve.env import ROOT
-from greenserve.packages import DISTRIBUTION, NODE_DISTRIBUTION, PACKAGES
+from greenserve.packages import PACKAGES
+from pools.release import DISTRIBUTION, NODE_DISTRIBUTION
 
 PROJECTS = {DISTRIBUTION: ROOT, NODE_DISTRIBUTION: ROOT / "node"}  # the folder of each one's pyproject.toml
 _BUILD = "import setuptools.build_meta as b, sys; print(b.build_wheel(sys.argv[1]))"

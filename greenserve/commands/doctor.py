@@ -15,6 +15,7 @@ from greenserve import env, packages
 from greenserve.process import StartError
 from greenserve.servers import embedded, server_checks, server_folders
 from greenserve.supervision import preflight
+from pools import release
 
 from .database import database
 
@@ -62,10 +63,8 @@ def doctor(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def version(as_json: bool) -> None:
     """Show the version."""
-    from importlib.metadata import version as version_of
-
-    name = packages.installed()
-    found = {name: version_of(name), "python": sys.version.split()[0]}
+    name = release.installed()
+    found = {name: release.version(), "python": sys.version.split()[0]}
     click.echo(json.dumps(found) if as_json else f"{name} {found[name]} (Python {found['python']})")
 
 

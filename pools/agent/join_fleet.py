@@ -16,11 +16,11 @@ import msgspec
 from cryptography import x509
 
 from core.ports import AdapterError, PermanentError
-from pools import own_address, redis_address
+from pools import own_address, redis_address, release
 from pools.actuator.actuator_protocol import DEFAULT_SOCKET
 from pools.engine_trust import names_of
 
-from . import join_faults, join_request, join_trust, join_versions
+from . import join_faults, join_request, join_trust
 from .devices.driver_meter import Inventory
 from .join_messages import GpuOffer, Joined, NodeOffer
 from .node_identity import NodeIdentity
@@ -52,7 +52,7 @@ def offer(token: str, name: str, inventory: Inventory, request: str = "") -> Nod
                 lacking=list(gpu.lacking),
             )
         )
-    return NodeOffer(token, name, inventory.driver, gpus, join_versions.own(), request)
+    return NodeOffer(token, name, inventory.driver, gpus, release.version(), request)
 
 
 def send(url: str, made: NodeOffer, timeout_s: float = TIMEOUT_S, *, plain_http: bool = False) -> Joined:

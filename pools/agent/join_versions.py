@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import version
-
-
-def own() -> str:
-    return version("greenserve")
 
 
 def mismatch(node: str, control: str) -> str:

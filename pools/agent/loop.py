@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import math
 import time
@@ -22,6 +21,7 @@ from core.ports import (
     GpuReading,
     InstanceRuntime,
 )
+from pools import release
 from pools.measured_engines import put_in_force
 from pools.wire import (
     AgentState,
@@ -110,7 +110,7 @@ class AgentLoop:
         self._link_down = False
         self._report_of_node = report
         self._measure_only = ""  # at the last tick
-        self._version = importlib.metadata.version("greenserve")
+        self._version = release.version()
         self._board = board  # where scrapes find what the last tick saw
         self._ticks = 0
 

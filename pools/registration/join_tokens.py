@@ -16,7 +16,7 @@ from django.utils import timezone
 from core.engine import gpu_types
 from core.engine.engine_params import GPUS
 from core.engine.profiles import UNCATALOGUED
-from pools import engine_knowledge
+from pools import engine_knowledge, release
 from pools.access import audit
 from pools.access.audit import Actor
 from pools.agent import join_versions
@@ -65,7 +65,7 @@ def join(offer: NodeOffer, now: datetime) -> tuple[Node, list[str]]:
     if token is None or token.used_at is not None or not token.created_at - CLOCK_STEP <= now < token.expires_at:
         why = _fault_of(token, now)
         raise ValidationError({"token": f"The join token {why}; make one with `greenserve node token`."})
-    if why := join_versions.mismatch(offer.release, join_versions.own()):
+    if why := join_versions.mismatch(offer.release, release.version()):
         raise ValidationError({"release": why})
     if not 1 <= len(offer.gpus) <= MOST_GPUS:
         raise ValidationError({"gpus": f"A node has from 1 to {MOST_GPUS} GPUs; {len(offer.gpus)} were named."})

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import redis
 
-from greenserve.packages import DISTRIBUTION, NODE_DISTRIBUTION
 from pools import redis_address, wire
+from pools.release import DISTRIBUTION, NODE_DISTRIBUTION
 from tests import servers, wheels
 from tests.e2e.product import ROOT, wait_for
 from tests.fakes.simnode import SimnodeProcess

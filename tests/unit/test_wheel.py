@@ -16,7 +16,8 @@ from packaging.utils import canonicalize_name
 
 from core.simulator import shipped_scenarios
 from greenserve.env import ROOT
-from greenserve.packages import DISTRIBUTION, NODE_DISTRIBUTION, PACKAGES
+from greenserve.packages import PACKAGES
+from pools.release import DISTRIBUTION, NODE_DISTRIBUTION
 from tests import wheels
 
 PROJECT, NODE = (tomllib.loads((wheels.PROJECTS[name] / "pyproject.toml").read_text()) for name in wheels.PROJECTS)

@@ -26,8 +26,8 @@ from core.engine.engine_model import engine_model
 from core.engine.gpu_type_fields import values_of
 from core.engine.gpu_types import SHIPPED
 from greenserve.commands.node import node as node_command
+from pools import release
 from pools.access.audit import Actor
-from pools.agent import join_versions
 from pools.agent.redis_link import redis_url
 from pools.models import AuditEntry, Cluster, Gpu, GpuType, JoinToken, Node, NodeIdentity, Site
 from pools.registration import join_tokens
@@ -127,7 +127,7 @@ def test_machine_is_refused_when_another_goes_by_its_name_or_its_program_is_too_
     other = {**GPU, "uuid": "GPU-z", "index": 1}
     assert "another machine goes by its name" in wrong(post(secret, gpus=[other]))["name"]
     assert "upgrade the control plane first" in wrong(post(secret, "box-2", [other], release="999.0.0"))["release"]
-    assert post(secret, "box-2", [other], release=join_versions.own()).status_code == 201
+    assert post(secret, "box-2", [other], release=release.version()).status_code == 201
 
 
 SHEET = {

@@ -13,16 +13,19 @@ from greenserve import packages
 from greenserve.cli import cli
 from greenserve.plain_errors import explain
 from greenserve.supervision import preflight
+from pools import release
+from pools.agent import join_fleet
+from pools.agent.devices.declared import Declaration, inventory
 
 
 @pytest.fixture
 def on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the node's distribution is installed alone."""
     monkeypatch.setenv("GREENSERVE_VAR", str(tmp_path))
-    ours = metadata.distribution(packages.DISTRIBUTION)
+    ours = metadata.distribution(release.DISTRIBUTION)
 
     def distribution(name: str) -> metadata.Distribution:
-        if name != packages.NODE_DISTRIBUTION:
+        if name != release.NODE_DISTRIBUTION:
             raise metadata.PackageNotFoundError(name)
         return ours
 
@@ -31,7 +34,7 @@ def on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_whole_product_goes_first_where_both_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "distribution", lambda name: name)
-    assert packages.installed() == "greenserve"
+    assert release.installed() == "greenserve"
     assert not packages.of_a_node()
 
 
@@ -67,3 +70,9 @@ def test_doctor_asks_a_node_for_no_server_and_no_port(monkeypatch: pytest.Monkey
     found = {row["check"] for row in json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).output)}
     assert {"python", "packages", "data folder"} <= found
     assert not [check for check in found if "port" in check or check in ("PostgreSQL", "Redis")]
+
+
+@pytest.mark.usefixtures("on_a_node")
+def test_node_tells_its_version_when_it_joins() -> None:
+    found = inventory("box", Declaration.read("A100-80GB:1", "20:65"))
+    assert join_fleet.offer("gsj_secret", "box", found).release == release.version()
