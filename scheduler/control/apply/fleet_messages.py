@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from msgspec.structs import replace
 
 from core.engine import gpu_types
@@ -14,7 +14,7 @@ from core.policy.dynamo_classes import PUBLISHED_FACTOR
 from core.policy.knobs import Knobs
 from core.types import Limits, Loop
 from pools import wire
-from pools.models import Instance, Node, Pool, RequestClass, Service, Site
+from pools.models import Instance, Node, NodeIdentity, Pool, RequestClass, Service, Site
 from scheduler.batches import batch_keys
 from scheduler.control import service_policy
 from scheduler.control.apply import budget_messages, measured_messages
@@ -36,11 +36,17 @@ def fleet_snapshot(now: datetime, version: int) -> wire.Fleet:
         at_s=now.timestamp(),
         services=[_service(service, intensity, marginal) for service in services],
         keys=_keys(now),
-        nodes=list(Node.objects.values_list("name", flat=True)),
+        nodes=list(_trusted_nodes().values_list("name", flat=True)),
         gpu_types=list(gpu_types.declared()),
         measured=measured,
         profiles=measured_messages.contents(measured),
     )
+
+
+def _trusted_nodes() -> QuerySet[Node]:
+    """Returns all nodes but those that are revoked: gateways send their engines nothing more, though they run on."""
+    identities = NodeIdentity.objects.filter(node=OuterRef("pk"))
+    return Node.objects.exclude(Exists(identities) & ~Exists(identities.filter(revoked_at=None)))
 
 
 def _keys(now: datetime) -> list[wire.FleetKey]:
