@@ -192,7 +192,7 @@ def join(
     if vllm is not None and cpu is not None:
         more = (*more, *join_fleet.CPU_ENGINES)
     units = {"greenserve-agent.service": systemd_units.agent_unit(joined.node, runs_as.pw_name, settings, CODE, more)}
-    how_many = "A service, for systemd (as root: save it under this name, then `systemctl enable --now` it):"
+    how_many = "A service, for systemd (as root: save it under this name, then `systemctl enable --now` it)."
     python, fault = root_only.safe_python(Path(sys.executable), root_only.PYTHON)
     if cpu is None and gpus == "nvml" and python is None:
         click.echo(f"No service for the actuator, which would run as root what others can change: {fault}.")
@@ -200,9 +200,11 @@ def join(
     elif cpu is None and gpus == "nvml" and python is not None:
         units = {"greenserve-actuator.service": systemd_units.actuator_unit(runs_as.pw_uid, python), **units}
         how_many = (
-            "Two services, for systemd (as root: save them under these names, then `systemctl enable --now` both):"
+            "Two services, for systemd (as root: save them under these names, then `systemctl enable --now` both)."
         )
-    click.echo(how_many)
+    kept = folder / "greenserve-agent.service"
+    kept.write_text(units["greenserve-agent.service"])
+    click.echo(f"{how_many} That of the agent is kept in {kept}, too.")
     for unit, text in units.items():
         click.echo(f"\n# /etc/systemd/system/{unit}\n{text}", nl=False)
 

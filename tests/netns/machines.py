@@ -6,6 +6,7 @@ shared but the kernel and the wire between them. All of them end with the proces
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ BOOTS_WITHIN_S = 120.0
 PACKAGES = (
     "systemd,systemd-sysv,dbus,python3,python3-venv,python3-pip,ca-certificates,iproute2,nftables,procps,openssl,curl"
 )
-BASE = ROOT / "build" / "netns" / "debian-12.tar"
+BASE = ROOT / "build" / "netns" / "debian-12"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SPACES = ("--mount", "--uts", "--ipc", "--pid", "--cgroup", "--root")
 # Settings of this computer for the package indexes: machines have them while something is installed there.
@@ -70,15 +71,15 @@ def _hierarchies() -> Iterator[Path]:
 
 
 def base() -> Path:
-    """Returns the archive of a bare Debian 12, made once from the distribution's packages."""
+    """Returns the disk of a bare Debian 12, made once from the distribution's packages."""
     if not BASE.exists():
-        BASE.parent.mkdir(parents=True, exist_ok=True)
-        draft = BASE.with_name("draft.tar")
-        subprocess.run(
-            ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}", "bookworm", str(draft)],
-            check=True,
-            timeout=900,
-        )
+        draft = BASE.with_name("draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        words = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}", "bookworm", str(draft)]
+        subprocess.run(words, check=True, timeout=900)
+        # systemd would hide what is shown below /tmp.
+        (draft / "etc" / "systemd" / "system" / "tmp.mount").symlink_to("/dev/null")
         draft.rename(BASE)
     return BASE
 
@@ -98,8 +99,10 @@ class Machine:
     def boot(self) -> None:
         """Starts systemd on the disk that is there, or on a bare one."""
         if not self.root.exists():
-            self.root.mkdir(parents=True)
-            subprocess.run(["tar", "-xf", str(base()), "-C", str(self.root)], check=True, timeout=300)
+            layers = {"lowerdir": base(), "upperdir": self._layer("written"), "workdir": self._layer("work")}
+            self.root.mkdir()
+            options = ",".join(f"{name}={folder}" for name, folder in layers.items())
+            subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", self.root], check=True, timeout=30)
         (self.root / "etc" / "hosts").write_text(self.hosts)
         (self.root / "etc" / "hostname").write_text(f"{self.name}\n")
         groups = [folder / f"greenserve-{self.name}" for folder in _hierarchies()]
@@ -116,11 +119,19 @@ class Machine:
         self.init = wait_for(f"process 1 of {self.name}; see {console}", self._first, 30.0, every_s=0.05)
         wait_for(f"{self.name} to boot; see {console}", self._booted, BOOTS_WITHIN_S, every_s=0.2)
 
+    def _layer(self, what: str) -> Path:
+        """Returns a folder of its disk: what it has written lies on top of the bare one, which none can change."""
+        folder = self.root.with_name(f"{self.name}.{what}")
+        folder.mkdir(parents=True)
+        return folder
+
     def _first(self) -> int:
         assert self._process is not None
         assert self._process.poll() is None, f"machine {self.name} did not start"
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        return int(children[-1]) if children else 0
+        with contextlib.suppress(OSError):  # there are others before it, which end soon
+            return next((int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text() == "systemd\n"), 0)
+        return 0
 
     def _booted(self) -> bool:
         said = self.run("systemctl", "is-system-running", check=False).stdout.strip()
