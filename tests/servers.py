@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from greenserve import env
@@ -21,10 +23,22 @@ def running(var_dir: Path, *, durable: bool = True) -> Iterator[tuple[str, str]]
 
 
 @contextlib.contextmanager
-def redis_running(var_dir: Path) -> Iterator[str]:
-    """Redis alone for the length of a block; yields its address. Raises StartError."""
-    with _started(var_dir, embedded.redis(var_dir)):
+def redis_running(var_dir: Path, program: Path | None = None) -> Iterator[str]:
+    """Redis alone for the length of a block; yields its address. `program`: another server's. Raises StartError."""
+    spec = embedded.redis(var_dir)
+    if program is not None:
+        spec = replace(spec, argv=(str(program), *spec.argv[1:]))
+    with _started(var_dir, spec):
         yield embedded.redis_url(var_dir)
+
+
+def redis_7_0() -> Path | None:
+    """Returns the machine's redis-server where it is one of 7.0, the oldest that nodes can have users in."""
+    program = env.find_program("redis-server")
+    if program is None:
+        return None
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+    return program if said.startswith("Redis server v=7.0.") else None
 
 
 @contextlib.contextmanager

@@ -6,7 +6,8 @@ seconds, compares, and sets what differs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -102,10 +103,15 @@ def _lines(client: redis.Redis) -> dict[str, str]:
 
 
 def _set_user(client: redis.Redis, node: str, password_hash: str) -> None:
+    def allow(rules: Iterable[str]) -> None:
+        client.execute_command("ACL SETUSER", wire.node_user(node), *rules)  # type: ignore[no-untyped-call]
+
     try:
-        client.execute_command("ACL SETUSER", wire.node_user(node), *wire.rights_of_node(node, password_hash))  # type: ignore[no-untyped-call]
+        allow(wire.rights_of_node(node, password_hash))
     except redis.ResponseError as error:
         raise _refusal(error) from error
+    with contextlib.suppress(redis.ResponseError):  # Redis 7.0 does not know these, and nodes go on without
+        allow(f"+{command}" for command in wire.COMMANDS_SINCE_7_2)
 
 
 def _refusal(error: redis.ResponseError) -> RedisRefuses:

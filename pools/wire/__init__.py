@@ -64,6 +64,7 @@ from pools.wire.node_certificate import (
     NodeCertificate,
 )
 from pools.wire.node_rights import (
+    COMMANDS_SINCE_7_2,
     NODE_USER_PREFIX,
     node_user,
     rights_of_node,
@@ -168,6 +169,7 @@ __all__ = [
     "BATCH_STREAM_MOST",
     "CERTIFICATES_KEY",
     "CERTIFICATE_KEPT_S",
+    "COMMANDS_SINCE_7_2",
     "FLEET_CHANNEL",
     "FLEET_INDEX_KEY",
     "FLEET_INDEX_SIGNATURE_KEY",
