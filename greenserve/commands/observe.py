@@ -9,14 +9,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 
 from greenserve.cli import fail
+from greenserve.commands.observe_sources import Sources, trust_of
+from greenserve.commands.secret_files import secret_of_file
 
 if TYPE_CHECKING:
     from telemetry.observing.observation import Savings
@@ -31,23 +32,6 @@ WORKERS = 2
 WIDTH = 140  # of what is no terminal
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Addresses of metrics, and for how long: pages from now on, or a Prometheus over the last hours."""
-
-    metrics: tuple[str, ...]
-    dcgm: tuple[str, ...]
-    prometheus: str | None
-    hours: float
-    match: str
-    minutes: float
-    every_s: float
-
-    @property
-    def length_s(self) -> float:
-        return self.hours * 3600.0 if self.prometheus else self.minutes * 60.0
-
-
 @click.command()
 @click.option("--metrics", multiple=True, metavar="URL", help="An engine's page, http://HOST:PORT/metrics; repeat it.")
 @click.option("--dcgm", multiple=True, metavar="URL", help="A DCGM exporter's page; repeat it.")
@@ -58,6 +42,14 @@ class Sources:
 )
 @click.option("--minutes", type=SECONDS, default=15.0, show_default=True, help="How long pages are read.")
 @click.option("--every", "every_s", type=click.FloatRange(1.0), default=15.0, show_default=True, help="Seconds.")
+@click.option(
+    "--key-file",
+    "key",
+    type=secret_of_file,
+    metavar="FILE",
+    help="File with the key that the engines' pages or the Prometheus ask for, - for standard input.",
+)
+@click.option("--authority", type=FILE, metavar="FILE", help="PEM file of who signs the pages' certificates.")
 @click.option("--ttft-s", type=SECONDS, help="Objective of the time to the first token.  [default: what 99 % keep now]")
 @click.option("--tpot-s", type=SECONDS, help="Objective of a request's mean time per token.  [default: the same]")
 @click.option("--e2e-s", type=SECONDS, help="Objective of a request's latency.  [default: the same]")
@@ -88,6 +80,8 @@ def observe(
     match: str,
     minutes: float,
     every_s: float,
+    key: str | None,
+    authority: Path | None,
     ttft_s: float | None,
     tpot_s: float | None,
     e2e_s: float | None,
@@ -125,8 +119,9 @@ def observe(
     if schema:
         click.echo(json.dumps(observation.json_schema(), indent=2))
         return
-    sources = Sources(metrics, dcgm, prometheus, hours, match, minutes, every_s)
-    _check(sources, currency, price, gpu_hour, declared_w, gpus)
+    sources = Sources(metrics, dcgm, prometheus, hours, match, minutes, every_s, key or "", trust_of(authority))
+    sources.check()
+    _check(currency, (price, gpu_hour), declared_w, gpus)
     site = site_terms.SiteTerms(pue, carbon, price, gpu_hour)
     named = _models(models)
     with tempfile.TemporaryDirectory(prefix="greenserve-observe-") as name:
@@ -158,29 +153,12 @@ def observe(
         raise SystemExit(130)
 
 
-def _check(
-    sources: Sources,
-    currency: str | None,
-    price: float | None,
-    gpu_hour: float | None,
-    declared_w: float | None,
-    gpus: int | None,
-) -> None:
-    """Raises UsageError for options that do not go together, or are no addresses."""
-    if bool(sources.metrics) == bool(sources.prometheus):
-        raise click.UsageError("give the engines' pages with --metrics, or a Prometheus with --prometheus")
-    if sources.prometheus and sources.dcgm:
-        raise click.UsageError("--dcgm goes with --metrics; a Prometheus has the exporter's metrics itself")
-    if (price is not None or gpu_hour is not None) != (currency is not None):
+def _check(currency: str | None, prices: Sequence[float | None], declared_w: float | None, gpus: int | None) -> None:
+    """Raises UsageError for options that do not go together."""
+    if any(price is not None for price in prices) != (currency is not None):
         raise click.UsageError("--currency goes with --price or --gpu-hour, and these with it")
     if (declared_w is None) != (gpus is None):
         raise click.UsageError("--declared-w and --gpus go together: watts of each GPU, and how many there are")
-    for url in (*sources.metrics, *sources.dcgm, *filter(None, [sources.prometheus])):
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise click.UsageError(f"'{url}' is no address: write it like http://HOST:8000/metrics")
-    if repeated := [url for url in sources.metrics + sources.dcgm if (sources.metrics + sources.dcgm).count(url) > 1]:
-        raise click.UsageError(f"{repeated[0]} is named twice, and would count twice")
 
 
 def _section(site: SiteTerms, folder: Path, sources: Sources) -> dict[str, Any]:
@@ -238,7 +216,9 @@ def _recorded(sources: Sources, models: Callable[[Recording], dict[str, str]]) -
     if sources.prometheus:
         try:
             with _progress("asking Prometheus") as progress:
-                recording = read_hours(sources.prometheus, sources.hours, time.time(), sources.match, progress)
+                recording = read_hours(
+                    sources.prometheus, sources.hours, time.time(), sources.match, progress, sources.fetch
+                )
         except PrometheusError as error:
             fail(str(error))
         except KeyboardInterrupt:
@@ -258,7 +238,7 @@ def _recorded(sources: Sources, models: Callable[[Recording], dict[str, str]]) -
             checked = True
             progress(share)
 
-        return record(pages, sources.length_s, sources.every_s, SystemClock(), after_round)
+        return record(pages, sources.length_s, sources.every_s, SystemClock(), after_round, sources.fetch)
 
 
 def _check_engines(first: Recording, models: Callable[[Recording], dict[str, str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -76,11 +77,19 @@ class Recording:
         return 2.5 * self.every_s
 
 
-def fetch(url: str, timeout_s: float = TIMEOUT_S) -> bytes:
-    """Returns the body of a GET. Blocks for at most about two time-outs. Raises OSError, HTTPException."""
+def fetch(url: str, timeout_s: float = TIMEOUT_S, key: str = "", trust: ssl.SSLContext | None = None) -> bytes:
+    """Returns the body of a GET. Blocks for at most about two time-outs. Raises OSError, HTTPException.
+
+    Args:
+        key: It is shown as a bearer token, but not to an address that the page sends on to; empty: there is none.
+        trust: Says whose certificates are accepted; None: as the system trusts.
+    """
+    request = urllib.request.Request(url)
+    if key:
+        request.add_unredirected_header("Authorization", f"Bearer {key}")
     ends_s = time.monotonic() + timeout_s
     chunks, size = [], 0
-    with urllib.request.urlopen(url, timeout=timeout_s) as answer:
+    with urllib.request.urlopen(request, timeout=timeout_s, context=trust) as answer:
         while chunk := answer.read(_CHUNK_BYTES):
             chunks.append(chunk)
             size += len(chunk)
@@ -94,8 +103,10 @@ def fetch(url: str, timeout_s: float = TIMEOUT_S) -> bytes:
 def why_not(error: Exception) -> str:
     """Says in a few words why a page could not be read."""
     if isinstance(error, urllib.error.HTTPError):
-        return f"answered {error.code}"
+        return f"answered {error.code}{', give its key with --key-file' if error.code in (401, 403) else ''}"
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted ({reason.verify_message}), --authority names who may sign it"
     if isinstance(reason, TimeoutError):
         return "did not answer in time"
     said = reason.strerror if isinstance(reason, OSError) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,14 +16,16 @@ class QuietHandler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def listening(handler: type[QuietHandler]) -> Iterator[str]:
-    """Its URL."""
+def listening(handler: type[QuietHandler], tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Its URL. `tls`: what it speaks TLS by."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pools.agent.vllm.engine_access import EngineTls
 from tests.fakes.loopback import QuietHandler, listening
 
 PAGES = Path(__file__).parents[1] / "fixtures" / "observe"
@@ -44,10 +46,16 @@ def _between(first: str, last: str, share: float) -> str:
 
 
 class ServedFleet:
-    """Pages by path, as a loopback server serves them. `down` has the paths that answer 503."""
+    """Pages by path, as a loopback server serves them. `down` has the paths that answer 503, `moved` where others are.
+
+    `key`: what the pages ask for; empty: nothing. `shown` has by path what they were shown last.
+    """
 
     def __init__(self, pages: Mapping[str, str], clock: HandedClock) -> None:
         self.down: set[str] = set()
+        self.moved: dict[str, str] = {}
+        self.key = ""
+        self.shown: dict[str, str | None] = {}
         self.address = ""
         self._pages, self._clock = pages, clock
 
@@ -60,16 +68,28 @@ class ServedFleet:
 
 
 @contextlib.contextmanager
-def served(pages: Mapping[str, str], clock: HandedClock) -> Iterator[ServedFleet]:
-    """Serves the pages, named by path, on a port of this machine."""
+def served(pages: Mapping[str, str], clock: HandedClock, tls: EngineTls | None = None) -> Iterator[ServedFleet]:
+    """Serves the pages, named by path, on a port of this machine. `tls`: with this certificate."""
+    context = None
+    if tls is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tls.certificate, tls.key)
     fleet = ServedFleet(pages, clock)
 
     class Handler(QuietHandler):
         def do_GET(self) -> None:
             body = fleet.body(self.path)
-            self.send_response(503 if body is None else 200)
+            shown = fleet.shown[self.path] = self.headers["Authorization"]
+            status = 503 if body is None else 200
+            if fleet.key and shown != f"Bearer {fleet.key}":
+                status, body = 401, None
+            if self.path in fleet.moved:
+                status = 302
+            self.send_response(status)
+            if status == 302:
+                self.send_header("Location", fleet.url(fleet.moved[self.path]))
             self.end_headers()
             self.wfile.write((body or "").encode())
 
-    with listening(Handler) as fleet.address:
+    with listening(Handler, context) as fleet.address:
         yield fleet

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from greenserve import lab_runs
 from greenserve.cli import cli
 from telemetry.observing import recording
+from tests.fakes.certificates import Authority
 from tests.fakes.observed_fleet import BEGIN_S, HandedClock, ServedFleet, served
 
 PAGES = {
@@ -161,10 +162,55 @@ def test_fleet_of_which_nothing_can_be_read_ends_at_once(observed: Observed) -> 
     assert observed.clock.at_s == BEGIN_S
 
 
+def test_key_is_shown_to_engines_and_not_to_the_exporter_or_where_a_page_sends_on_to(
+    observed: Observed, tmp_path: Path
+) -> None:
+    observed.fleet.key = "sk-pages"
+    refused = observed.run("--no-savings", dcgm=False)
+    assert refused.exit_code == 1
+    assert "answered 401, give its key with --key-file" in refused.output
+    file = tmp_path / "key"
+    file.write_text("sk-pages\n")
+    assert observed.run("--no-savings", "--key-file", str(file)).exit_code == 0
+    assert observed.fleet.shown == {"/vllm/metrics": "Bearer sk-pages", "/dcgm/metrics": None}
+    assert "sk-pages" not in observed.run("--no-savings", "--key-file", str(file)).output
+    observed.fleet.moved = {"/vllm/metrics": "/sglang/metrics"}
+    assert "answered 401" in observed.run("--no-savings", "--key-file", str(file), dcgm=False).output
+    assert observed.fleet.shown["/sglang/metrics"] is None
+
+
+def test_page_by_tls_is_read_when_its_authority_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = HandedClock()
+    monkeypatch.setattr(recording, "SystemClock", lambda: clock)
+    authority, other = Authority(tmp_path), Authority(tmp_path, "another")
+    document = tmp_path / "observed.json"
+    with served(PAGES, clock, authority.node("127.0.0.1")) as fleet:
+        page = (
+            "observe",
+            "--metrics",
+            fleet.url("/vllm/metrics"),
+            *FIVE_MINUTES,
+            "--no-savings",
+            "--json",
+            str(document),
+        )
+        assert fleet.address.startswith("https://")
+        for unfit in ((), ("--authority", str(other.path))):
+            refused = CliRunner().invoke(cli, [*page, *unfit])
+            assert refused.exit_code == 1
+            assert "its certificate is not accepted" in refused.output
+            assert "--authority names who may sign it" in refused.output
+        found = CliRunner().invoke(cli, [*page, "--authority", str(authority.path)])
+    assert found.exit_code == 0, found.output
+    assert json.loads(document.read_text())["figures"]["requests"]["value"] == pytest.approx(300.0)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ((), "--metrics, or a Prometheus"),
+        (("--metrics", "https://a/metrics", "--authority", "/etc/hostname"), "it is to hold certificates in PEM"),
+        (("--metrics", "https://a/metrics", "--key-file", "/none"), "/none cannot be read"),
         (("--metrics", "file:///etc/passwd"), "is no address"),
         (("--metrics", "http://a/metrics", "--metrics", "http://a/metrics"), "named twice"),
         (("--metrics", "http://a/metrics", "--price", "0.2"), "--currency"),
