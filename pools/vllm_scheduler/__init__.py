@@ -1,9 +1,9 @@
 """GreenServe's scheduler for vLLM: least laxity first, and batches that keep an ITL limit. See docs/plugin.md.
 
-And a KV connector, `block_store`, through which two engines serve one request. It runs inside vLLM's own process, so
-it needs nothing but Python and vLLM, and only `scheduler` and `block_store` need vLLM: an import contract holds it to
-that.
-Without `--scheduler-cls pools.vllm_scheduler.GreenServeScheduler` vLLM is untouched.
+And a KV connector, `block_store`, through which two engines serve one request, and `key_guard`, which asks for the
+engine's key. It runs inside vLLM's own process, so it needs nothing but Python and vLLM, and only `scheduler` and
+`block_store` need vLLM: an import contract holds it to that.
+Without `--scheduler-cls pools.vllm_scheduler.GreenServeScheduler` vLLM's scheduler is untouched.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 SUPPORTED_VLLM = "0.32.0"
 SCHEDULER_CLS = "pools.vllm_scheduler.GreenServeScheduler"
+KEY_GUARD = "pools.vllm_scheduler.key_guard.KeyGuard"
 SOCKET_VARIABLE = "GREENSERVE_SCHEDULER_SOCKET"  # where to be spoken to; unset: nowhere
 SETTINGS_VARIABLE = "GREENSERVE_SCHEDULER"  # what to begin with: the fields of a `set` as JSON
 

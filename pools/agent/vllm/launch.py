@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,12 +13,12 @@ from core.ports import EngineLimits, InstanceSpec, PermanentError
 from pools.agent.vllm import vllm_control
 from pools.agent.vllm.engine_access import EngineTls
 from pools.own_address import LOOPBACK, is_wildcard
-from pools.vllm_scheduler import SCHEDULER_CLS
+from pools.vllm_scheduler import KEY_GUARD, SCHEDULER_CLS
+from pools.vllm_scheduler.key_guard import KEY_VARIABLE
 
 # Of the agent's own environment only this reaches an engine: the agent's has the broker's password in it.
 _PASSED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 _PASSED_PREFIXES = ("HF_", "VLLM_", "NCCL_", "CUDA_", "NVIDIA_", "UCX_", "TORCH_")
-KEY_VARIABLE = "VLLM_API_KEY"  # what vLLM asks its clients for; unlike its option it is not in vLLM's log
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 
@@ -117,6 +118,7 @@ def command(spec: InstanceSpec, options: VllmOptions, port: int) -> list[str]:
     if options.tls is not None:
         own = str(options.certificate)  # with its key; it is renewed while engines serve
         words += ["--ssl-certfile", own, "--ssl-keyfile", own, "--enable-ssl-refresh"]
+    words += ["--middleware", KEY_GUARD]
     words.append("--disable-uvicorn-access-log")  # the agent asks each second; gateways keep the record of requests
     if options.sleep and options.by_uuid:
         words.append("--enable-sleep-mode")
@@ -141,8 +143,9 @@ def environment(spec: InstanceSpec, options: VllmOptions, own: Mapping[str, str]
 
     Args:
         own: The agent's, of which the engine gets what it needs.
-        key: What it is to ask its clients for; empty: nothing.
+        key: What it is to ask its clients for; empty: nothing. By a variable: unlike an option it is in no log.
     """
+    root = str(vllm_control.import_root(options.folder))
     set_here = {"VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
     if options.offline:
         set_here["HF_HUB_OFFLINE"] = "1"
@@ -153,10 +156,10 @@ def environment(spec: InstanceSpec, options: VllmOptions, own: Mapping[str, str]
     if options.plugin:
         by_laxity = spec.options.preempt_for_waiting
         set_here |= vllm_control.environment(options.folder, options.socket(spec.uid), by_laxity, spec.limits)
-    elif options.kv_store is not None:
-        set_here["PYTHONPATH"] = str(vllm_control.import_root(options.folder))
     asked = {KEY_VARIABLE: key} if key else {}
-    return {**cache_environment(options, own), **set_here, **spec.launch.environment, **options.environment, **asked}
+    set_for_it = {**set_here, **spec.launch.environment, **options.environment, **asked}
+    paths = filter(None, (root, options.environment.get("PYTHONPATH")))
+    return {**cache_environment(options, own), **set_for_it, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def cache_environment(options: VllmOptions, own: Mapping[str, str]) -> dict[str, str]:

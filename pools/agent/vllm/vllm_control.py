@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,11 @@ def import_root(folder: Path) -> Path:
     link = package / "vllm_scheduler"
     target = Path(plugin.__file__).resolve().parent
     if not link.is_symlink() or link.readlink() != target:  # an older GreenServe may have made it
+        draft = package / f"draft-{threading.get_ident()}"  # engines start at once, each in a thread of its own
         with contextlib.suppress(FileNotFoundError):
-            link.unlink()
-        link.symlink_to(target, target_is_directory=True)
+            draft.unlink()
+        draft.symlink_to(target, target_is_directory=True)
+        draft.replace(link)
     return root
 
 

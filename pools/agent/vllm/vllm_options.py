@@ -9,9 +9,10 @@ import click
 
 from core.ports import PermanentError
 from pools import own_address, redis_address
+from pools.vllm_scheduler.key_guard import KEY_VARIABLE
 
 from .engine_access import EngineTls
-from .launch import KEY_VARIABLE, VllmOptions
+from .launch import VllmOptions
 
 DEFAULT_FOLDER = "var/engines"
 _KEY_ARGUMENTS = ("--api-key", "--api_key")  # whose value all on the machine could read

@@ -7,6 +7,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from core.engine.engine_launch import EngineLaunch
 from core.ports import InstanceSpec, InstanceStatus, PermanentError
 from pools.agent.vllm.engine_access import EngineCertificate, EngineTls, new_key
-from pools.agent.vllm.launch import VllmOptions, environment
+from pools.agent.vllm.launch import VllmOptions, command, environment
 from pools.agent.vllm.runtime import VllmRuntime
 from pools.agent.vllm.vllm_metrics import VllmMetrics
 from pools.agent.vllm.vllm_options import vllm_options
@@ -116,6 +117,15 @@ def test_key_goes_before_what_card_and_node_set_and_the_agents_own_does_not_reac
     own = {"VLLM_API_KEY": "the agent's", "VLLM_LOGGING_LEVEL": "INFO"}
     assert environment(SPEC, options, own, "made")["VLLM_API_KEY"] == "made"
     assert "VLLM_API_KEY" not in environment(SPEC, options, own)
+
+
+def test_engine_finds_the_guard_of_its_key_before_what_the_node_has_it_import(options: VllmOptions) -> None:
+    words = command(SPEC, options, 1)
+    assert words[words.index("--middleware") + 1] == "pools.vllm_scheduler.key_guard.KeyGuard"
+    ours = environment(SPEC, options, {})["PYTHONPATH"]
+    assert (Path(ours) / "pools" / "vllm_scheduler" / "key_guard.py").exists()
+    given = replace(options, environment={"PYTHONPATH": "/opt/operators"})
+    assert environment(SPEC, given, {})["PYTHONPATH"] == f"{ours}:/opt/operators"
 
 
 def test_engines_get_a_renewed_certificate_in_the_same_file_since_vllm_watches_that(tmp_path: Path) -> None:
