@@ -59,7 +59,7 @@ def ask(options: VllmOptions, own: Mapping[str, str] | None = None, within_s: fl
     try:
         version = re.findall(r"\d+\.\d+\S*", said("--version"))
         found = VllmFound(version[-1] if version else "")
-        if found.version in KNOWN:
+        if found.version.partition("+")[0] in KNOWN:  # behind the + stands what it was built for, as cpu
             return found
         options_of_it = set(re.findall(r"--[a-z0-9][a-z0-9-]*", _help(said)))
     except subprocess.TimeoutExpired as error:

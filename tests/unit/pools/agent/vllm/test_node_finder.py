@@ -36,8 +36,9 @@ def test_options_are_those_of_the_command_line_of_an_engine(tmp_path: Path) -> N
     )
 
 
-def test_known_version_is_not_asked_for_its_options(tmp_path: Path) -> None:
-    assert ask(options(tmp_path, "0.32.0")) == VllmFound("0.32.0")
+@pytest.mark.parametrize("version", ["0.32.0", "0.32.0+cpu"])
+def test_known_version_is_not_asked_for_its_options(tmp_path: Path, version: str) -> None:
+    assert ask(options(tmp_path, version)) == VllmFound(version)
 
 
 def test_unknown_version_is_accepted_when_it_has_every_option(tmp_path: Path) -> None:
