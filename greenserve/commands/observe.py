@@ -228,7 +228,7 @@ def _recorded(sources: Sources, models: Callable[[Recording], dict[str, str]]) -
         return recording
     pages = [Page(url, TargetKind.ENGINE) for url in sources.metrics]
     pages += [Page(url, TargetKind.GPUS) for url in sources.dcgm]
-    with _progress(f"observing {len(pages)} pages") as progress:
+    with _progress(f"observing {len(pages)} page{'s' * (len(pages) > 1)}") as progress:
         checked = False
 
         def after_round(targets: Sequence[Target], share: float) -> None:
