@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy import stats
+from scipy.special import stdtrit  # all of scipy.stats takes a second to import
 
 CONFIDENCE = 0.95
 
@@ -39,7 +39,7 @@ def paired_difference(a: Sequence[float], b: Sequence[float], confidence: float 
     if count == 1:
         return PairedDifference(1, mean, None, None)
     variance = math.fsum((d - mean) ** 2 for d in differences) / (count - 1)
-    half = float(stats.t.ppf(0.5 + confidence / 2, count - 1)) * math.sqrt(variance / count)
+    half = float(stdtrit(count - 1, 0.5 + confidence / 2)) * math.sqrt(variance / count)
     return PairedDifference(count, mean, mean - half, mean + half)
 
 
