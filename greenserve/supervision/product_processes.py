@@ -161,12 +161,14 @@ def background(config: env.Env) -> list[Spec]:
     beat = ("beat", "--pidfile", "", *level)
     simulations = ("worker", "-Q", wire.SIMULATIONS_QUEUE, "-c", "1", "-n", "simulations@%h", *level, *quiet)
     batches = ("worker", "-Q", wire.BATCHES_QUEUE, "-c", "1", "-n", "batches@%h", *level, *quiet)
+    # Django's checks would load all pages in each; `database_setup` has made them.
+    celery = ("-m", "celery", "-A", "greenserve", "--skip-checks")
     return [
-        _python(config, "epochs", "-m", "celery", "-A", "greenserve", *epochs),
-        _python(config, "simulations", "-m", "celery", "-A", "greenserve", *simulations),
-        _python(config, "batches", "-m", "celery", "-A", "greenserve", *batches),
-        _python(config, "beat", "-m", "celery", "-A", "greenserve", *beat),
-        _python(config, "ingester", "-m", "greenserve.manage", "ingest"),
+        _python(config, "epochs", *celery, *epochs),
+        _python(config, "simulations", *celery, *simulations),
+        _python(config, "batches", *celery, *batches),
+        _python(config, "beat", *celery, *beat),
+        _python(config, "ingester", "-m", "greenserve.manage", "ingest", "--skip-checks"),
     ]
 
 
