@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from django.conf import settings as product
+from django.test import override_settings
 from hypothesis import settings
 from pytest_django import DjangoDbBlocker
 
@@ -37,6 +40,16 @@ def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
 def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
     with django_db_blocker.unblock():
         services.allow_emptying()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _static_files_where_asked_for() -> Iterator[None]:
+    from tests.fakes import static_files
+
+    own = [static_files.OURS if name == static_files.NAME else name for name in product.MIDDLEWARE]
+    assert own != product.MIDDLEWARE
+    with override_settings(MIDDLEWARE=own):
+        yield
 
 
 @pytest.fixture(scope="session")
