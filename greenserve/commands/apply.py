@@ -141,7 +141,7 @@ def client_of(url: str | None, token: str | None, person: str | None, label: str
 
 
 def _connected(address: str, token: str, *, as_proxy: bool = False) -> Client:
-    """`as_proxy`: the web process sends on to https what does not come from a proxy; nothing leaves the machine here."""
+    """`as_proxy`: the web process sends on to https what does not come from a proxy; this stays on the machine."""
     import httpx2
 
     from greenserve.client import Client

@@ -1,8 +1,8 @@
 """A program that takes vLLM's command line and runs a simulated engine, on a node where GreenServe is installed.
 
-`--version` answers as the release that GreenServe knows. `serve` starts the engine of a simulated node with one GPU on the
-loopback, and passes on to it what comes at `--host` and `--port`, by TLS where a certificate is given. As vLLM it asks for
-`VLLM_API_KEY` under `/v1`.
+`--version` answers as the release that GreenServe knows. `serve` starts the engine of a simulated node with one GPU on
+the loopback, and passes on to it what comes at `--host` and `--port`, by TLS where a certificate is given. As vLLM it
+asks for `VLLM_API_KEY` under `/v1`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Stage:
         self.page = PageRun(self.network, folder / "wheels")
 
     def set(self) -> None:
-        """Builds the wheels, boots the machines, and gives the nodes a vLLM and weights: a real one, and a simulated."""
+        """Builds the wheels, boots the machines, gives nodes weights and a vLLM: a real one, a simulated one."""
         (self.folder / "wheels").mkdir()
         wheels.build(self.folder / "wheels")
         python = Path(os.path.realpath(VLLM / "bin" / "python")).parents[1]
