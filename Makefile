@@ -1,7 +1,7 @@
 # `make up` runs the product, `make test` its tests; each installs what it needs first.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev install-tests up down lint check warm-up test unit-tests other-tests test-slow test-thorough test-vllm test-twin test-all chaos flake smoke client lock clean
+.PHONY: help install install-dev install-tests up down lint check warm-up test unit-tests other-tests test-slow test-thorough test-vllm test-twin test-netns test-all chaos flake smoke client lock clean
 BIN := .venv/bin
 # Byte code is kept whatever the caller's shell says: some hundred processes of a test run would each compile all sources.
 export PYTHONDONTWRITEBYTECODE :=
@@ -17,6 +17,7 @@ help:
 	@echo "make test       the tests that hold each change: twelve minutes on two processors, needs no running services"
 	@echo "make test-slow, test-thorough, test-vllm, test-twin  the long ones of each kind; which change calls for which: docs/testing.md"
 	@echo "make test-all   lint and all of these"
+	@echo "make test-netns  docs/production.md on machines of its own, and faults there; as root, forty minutes"
 	@echo "make chaos      faults of the running demo, in eight parts, and the table of docs/faults.md; make chaos PART=2"
 	@echo "make flake TEST=tests/unit/pools/gateway N=50  how often tests fail on a busy machine"
 	@echo "make smoke      what a newcomer does, on a fresh clone of what is committed"
@@ -108,6 +109,11 @@ test-all: lint test test-slow test-thorough test-vllm test-twin
 chaos: install-dev
 	@mkdir -p test-artifacts
 	$(BIN)/python -m tests.chaos $(PART)
+
+# docs/production.md on bare machines in namespaces, and what happens to a fleet there. Where something is missing, it is said
+# what to supply. What the machines wrote is in test-artifacts/netns.
+test-netns: install-dev
+	@scripts/install vllm; case $$? in 0|3) $(BIN)/python -m tests.netns;; *) exit 1;; esac
 
 # How often a test fails: make flake TEST=tests/unit/pools/gateway N=50
 flake: install-tests

@@ -27,7 +27,7 @@ _TOOLS = frozenset(("greenserve", ".venv/bin/greenserve"))
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block. `where` it is run: "files" or "product"; None with the reason in `not_run`, or without either."""
+    """A fenced block. `where` it is run, such as "files"; None with the reason in `not_run`, or without either."""
 
     page: Path
     line: int

@@ -54,6 +54,7 @@ KillMode=process
 Restart=always
 RestartSec=2
 TimeoutStopSec=30
+LimitNOFILE=65536
 UMask=0077
 {SANDBOX}
 ReadWritePaths="{_escaped(keep)}" /tmp /var/tmp

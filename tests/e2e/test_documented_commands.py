@@ -32,7 +32,8 @@ TRACE = "AzureLLMInferenceTrace_conv.csv"
 
 def pages(where: str) -> list[Path]:
     """Returns the pages that run there: a page with one block for the product runs there with all of its blocks."""
-    worlds = {page: {block.where for block in documents.blocks(page) if block.where} for page in documents.PAGES}
+    found = [page for page in documents.PAGES if page.name != "production.md"]  # which has machines of its own
+    worlds = {page: {block.where for block in documents.blocks(page) if block.where} for page in found}
     return [page for page, needed in worlds.items() if needed and max(needed) == where]  # "product" is after "files"
 
 

@@ -137,6 +137,10 @@ class Machine:
         said = self.run("systemctl", "is-system-running", check=False).stdout.strip()
         return said in ("running", "degraded")
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
     def off(self) -> None:
         """Cuts its power: all its processes end at once, its disk stays."""
         if self._process is not None:

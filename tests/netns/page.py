@@ -48,9 +48,13 @@ class PageRun:
             if how == "installs ":
                 said = self._install(machine, block.text, machines.split(", ")[0] if number else "")
             else:
-                said = machine.shell(self._with_token(block.text, name))
+                said = machine.shell(self.with_token(block.text, name))
             self.said[f"{block.place} {name}"] = said
-            self._tokens |= {node: (url, token) for url, token, node in _LINE.findall(said)}
+            self.heard(said)
+
+    def heard(self, said: str) -> None:
+        """Keeps the tokens of lines that `greenserve node token` printed."""
+        self._tokens |= {node: (url, token) for url, token, node in _LINE.findall(said)}
 
     def _install(self, machine: Machine, script: str, like: str) -> str:
         constraint = {}
@@ -67,7 +71,8 @@ class PageRun:
                 copied(self._network[like].root / INSTALLED, machine.root / INSTALLED)
         return machine.install(script, **constraint)
 
-    def _with_token(self, script: str, node: str) -> str:
+    def with_token(self, script: str, node: str) -> str:
+        """Returns a node's script with the token that was printed for it."""
         if TOKEN not in script:
             return script
         url, token = self._tokens[node]

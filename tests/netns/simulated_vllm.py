@@ -40,6 +40,10 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_known_args()[0]
 
 
+async def version(_: web.Request) -> web.Response:
+    return web.json_response({"version": VERSION})
+
+
 async def _serve(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         bank = GpuBank(NODE, [parse_gpu_group(GPU)], Path(folder) / "counters.json", time.monotonic())
@@ -69,6 +73,7 @@ async def _serve(options: argparse.Namespace) -> None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(options.ssl_certfile, options.ssl_keyfile)
         app = web.Application(client_max_size=32 << 20)
+        app.router.add_get("/version", version)
         app.router.add_route("*", "/{rest:.*}", passed_on)
         async with ClientSession(timeout=ClientTimeout(total=3600)) as session:
             runner = web.AppRunner(app, access_log=None, handler_cancellation=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ BODY = {"model": "chat", "stream": True, "max_tokens": 16, "messages": [{"role":
 
 
 class Stage:
-    """`folder`: the machines' disks, and what they wrote."""
+    """`folder`: for the machines' disks, which go with it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,13 +45,29 @@ class Stage:
         self["gpu-1"].run("chmod", "go+x", *ways)  # so that the agent's account gets there
         program = simulated.with_name("simulated_vllm.py")
         program.write_text((ROOT / "tests" / "netns" / program.name).read_text())
-        simulated.write_text(f'#!/bin/sh\nexec /{INSTALLED}/bin/python -P /opt/vllm/bin/{program.name} "$@"\n')
+        simulated.write_text(f'#!/bin/sh\nexec /{INSTALLED}/bin/python -I /opt/vllm/bin/{program.name} "$@"\n')
         simulated.chmod(0o755)
         weights = self.folder / "chat"
         command = [str(VLLM / "bin" / "python"), str(ROOT / "tests" / "vllm" / "tiny_model.py"), str(weights)]
         subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for name in ("gpu-1", "gpu-2"):
             copied(weights, self[name].root / MODEL)
+            self[name].run("chmod", "-R", "a+rX", "/srv/models")  # the agent has an account of its own
+
+    def keep(self, folder: Path) -> None:
+        """Copies what the machines and the page's commands wrote, for who looks for a fault."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for name, said in self.page.said.items():
+            (folder / f"{name.replace('/', '-')}.txt").write_text(said)
+        logs = ("var/lib/greenserve/log", "var/lib/greenserve/engines/logs", "var/log/postgresql", "var/log/nginx")
+        for machine in self.network.machines.values():
+            if machine.running:
+                journal = machine.run("journalctl", "--no-pager", check=False).stdout
+                (folder / f"{machine.name}-journal.txt").write_text(journal)
+            for path in logs:
+                if (machine.root / path).exists():
+                    copied(machine.root / path, folder / machine.name / Path(path).parent.name)
 
     def __getitem__(self, name: str) -> Machine:
         return self.network[name]

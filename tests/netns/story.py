@@ -6,24 +6,25 @@ Each step is a function; together they are the `STEPS`, in their order.
 from __future__ import annotations
 
 import gzip
-import json
 import time
 from datetime import UTC, datetime
 
 from tests.e2e.product import ROOT, wait_for
+from tests.netns.page import INSTALLED, copied
 from tests.netns.stage import Stage, say
 
 LEADS_WITHIN_S = 15.0
-REFUSED_WITHIN_S = 3.0
-READY_WITHIN_S = 420.0
 SETTLES_WITHIN_S = 1500.0  # a window of five minutes, sixteen minutes for late samples, and beat
+LEFT_OUT_WITHIN_S = 12.0  # the next fleet snapshot, and a gateway's next look at it
+ENVIRONMENT = "/var/lib/greenserve/node-gpu-2.env"
+NOT_OF_OLD = ("REDIS_URL", "GREENSERVE_HTTPS", "GREENSERVE_PROXIES", "GREENSERVE_WEB_NAMES", "GREENSERVE_PATCHED")
 LEDGER = "SELECT kind, sum(energy_uj) FROM telemetry_energyentry GROUP BY kind ORDER BY kind"
 
 
 def servers_and_control_planes(stage: Stage) -> None:
     stage.page.section("## 1. Store")
     stage.page.section("## 2. Control planes")
-    assert leader(stage, "control") == "", "the first control plane has no name"
+    wait_for("a leader", lambda: leader(stage) == "the control plane without a name", 60.0)
 
 
 def fleet_and_nodes(stage: Stage) -> None:
@@ -66,13 +67,127 @@ def node_cut_off_and_back(stage: Stage) -> None:
     wait_for("answers of both sites", lambda: served_by_both(stage, since), 180.0)
 
 
+def node_revoked(stage: Stage) -> None:
+    """Redis refuses it at once, and gateways send its engine nothing more; the other node serves."""
+    assert redis_says(stage, "gpu-2", ENVIRONMENT) == "True"
+    began = time.monotonic()
+    stage["control"].shell("greenserve node revoke gpu-2")
+    wait_for("Redis to refuse gpu-2", lambda: "AuthenticationError" in redis_says(stage, "gpu-2", ENVIRONMENT), 30.0)
+    say(f"  Redis refuses gpu-2 after {time.monotonic() - began:.1f} s, the command's start included")
+    time.sleep(LEFT_OUT_WITHIN_S)
+    since = now()
+    faults = [fault for fault in (stage.ask() for _ in range(10)) if fault]
+    assert not faults, faults
+    wait_for("the records", lambda: stage.sites_that_served(since) == {"north"}, 60.0)
+
+
+def release_upgraded(stage: Stage) -> None:
+    """A database that 0.1.0 left, with the embedded Redis and its relay: a node joins it, and is revoked there."""
+    store, old = stage["store"], stage["old"]
+    (store.root / "root" / "old.sql").write_text(f"SET ROLE greenserve_owner;\n{dump()}")
+    store.shell(
+        'cd /tmp; psql() { runuser -u postgres -- psql -qX -v ON_ERROR_STOP=1 "$@"; }\n'
+        "psql -c 'CREATE DATABASE old OWNER greenserve_owner'\n"
+        "psql -d old -c 'GRANT CREATE ON SCHEMA public TO greenserve_owner'\n"
+        "psql -d old < /root/old.sql\n"
+        "echo 'hostssl old greenserve_owner,greenserve_run all scram-sha-256' >> /etc/postgresql/15/main/pg_hba.conf\n"
+        f"systemctl reload postgresql; nft insert rule inet filter input ip saddr {old.address} accept"
+    )
+    before = stage.sql(LEDGER, "old")
+    assert before, "the release left no energy"
+    copied(stage["control"].root / INSTALLED, old.root / INSTALLED)
+    for name in ("etc/greenserve/authority.pem", "usr/local/sbin/greenserve"):
+        copied(stage["control"].root / name, old.root / name)
+    kept = (stage["control"].root / "etc/greenserve/greenserve.env").read_text().splitlines()
+    lines = [line.replace("@store/greenserve?", "@store/old?") for line in kept if not line.startswith(NOT_OF_OLD)]
+    lines += ['GREENSERVE_WEB_NAMES="old"', 'GREENSERVE_RELAY_PORT="6390"']
+    (old.root / "etc/greenserve/greenserve.env").write_text("\n".join([*lines, ""]))
+    old.shell(
+        "useradd --system --home-dir /var/lib/greenserve greenserve\n"
+        "chown root:greenserve /etc/greenserve/greenserve.env; chmod 640 /etc/greenserve/greenserve.env\n"
+        "/opt/greenserve/bin/greenserve units control-plane > /etc/systemd/system/greenserve.service\n"
+        "systemctl daemon-reload; systemctl start greenserve\n"
+        "until curl -fs http://127.0.0.1:8000/healthz; do sleep 2; done",
+        timeout_s=600.0,
+    )
+    assert stage.sql(LEDGER, "old") == before
+    token = old.shell("greenserve node token --cluster location-1/main --name gpu-2 2>/dev/null").strip()
+    stage["gpu-2"].shell(
+        "cd /var/lib/greenserve; HOME=/var/lib/greenserve runuser -u greenserve -- /opt/greenserve/bin/greenserve "
+        f"node join https://old:8443 {token} --name gpu-2 --keep /var/lib/greenserve/old --cpu A100-80GB:1"
+    )
+    there = "/var/lib/greenserve/old/node-gpu-2.env"
+    assert redis_says(stage, "gpu-2", there) == "True"
+    began = time.monotonic()
+    old.shell("greenserve node revoke gpu-2")
+    wait_for("the relay to refuse gpu-2", lambda: redis_says(stage, "gpu-2", there) != "True", 30.0)
+    said = redis_says(stage, "gpu-2", there)
+    assert "ConnectionError" in said, f"the relay lets the certificate in: {said}"
+    say(f"  the relay refuses gpu-2's certificate after {time.monotonic() - began:.1f} s, the command's start included")
+    old.off()
+
+
+def report_and_backup(stage: Stage) -> None:
+    """The month's report; and the backup on an empty machine, which makes the same report from an equal ledger."""
+    settled = "SELECT 1 FROM telemetry_settlement LIMIT 1"
+    wait_for("a settled window", lambda: stage.sql(settled), SETTLES_WITHIN_S, every_s=10.0)
+    stage.page.section("## 6. The month's report")
+    copied(stage["control"].root / INSTALLED, stage["spare"].root / INSTALLED)
+    stage.page.section("## 7. Backups")
+    script = (
+        "import json, sys, tarfile; from pathlib import Path; import psycopg\n"
+        "from greenserve.servers import embedded; from greenserve.backup.database import ledger\n"
+        "with psycopg.connect(embedded.owner_url(Path('/srv/greenserve'))) as there: found = ledger(there)\n"
+        "kept = json.load(tarfile.open('/root/backup.tar').extractfile('manifest.json'))['ledger']\n"
+        "now = {name: getattr(found, name) for name in kept}; print(json.dumps(now)); assert now == kept, kept"
+    )
+    spare = "export GREENSERVE_VAR=/srv/greenserve GREENSERVE_DEMO=0; cd /srv; PATH=/opt/greenserve/bin:$PATH\n"
+    said = stage["spare"].shell(
+        f'{spare}greenserve up --detach\n/opt/greenserve/bin/python -P -c "{script}"\n'
+        "greenserve report verify 1\ngreenserve down",
+        timeout_s=900.0,
+    )
+    say("  " + next(line for line in said.splitlines() if "energy_uj" in line))
+
+
+def second_control_plane_takes_over(stage: Stage) -> None:
+    """The first one loses its power."""
+    assert leader(stage) == "the control plane without a name", leader(stage)
+    stage["control"].off()
+    began = time.monotonic()
+    wait_for("standby to lead", lambda: leader(stage) == "standby", 60.0, every_s=0.2)
+    took_s = time.monotonic() - began
+    say(f"  standby leads {took_s:.1f} s after the first one lost its power")
+    assert took_s <= LEADS_WITHIN_S
+    stage.lead_to("standby")
+    assert stage.status("https://llm.example/ready") == "200"
+    faults = [fault for fault in (stage.ask() for _ in range(10)) if fault]
+    assert not faults, faults
+    epochs = stage.sql("SELECT max(id) FROM scheduler_epoch")
+    wait_for("an epoch of standby", lambda: stage.sql("SELECT max(id) FROM scheduler_epoch") != epochs, 400.0)
+
+
 STEPS = (
     servers_and_control_planes,
     fleet_and_nodes,
     first_request,
     firewall_and_trust,
     node_cut_off_and_back,
+    node_revoked,
+    release_upgraded,
+    report_and_backup,
+    second_control_plane_takes_over,
 )
+
+
+def redis_says(stage: Stage, node: str, environment: str) -> str:
+    """Returns what comes of asking Redis as the node does, with what its join wrote."""
+    script = (
+        "import os, redis; from pools.agent.redis_link import redis_url\n"
+        "try: print(redis.Redis.from_url(redis_url(os.environ['BROKER_URL']), socket_timeout=5).ping())\n"
+        "except redis.RedisError as error: print(type(error).__name__, error)"
+    )
+    return stage[node].shell(f'set -a; . {environment}; /opt/greenserve/bin/python -P -c "{script}"').strip()
 
 
 def now() -> str:
@@ -85,10 +200,12 @@ def served_by_both(stage: Stage, since: str) -> bool:
     return stage.sites_that_served(since) == {"north", "south"}
 
 
-def leader(stage: Stage, name: str) -> str | None:
-    """Returns which control plane leads, as one says it; None: none does."""
-    page = stage[name].shell("greenserve doctor --json || true")
-    return str(json.loads(page)["leader"]) if page else None
+def leader(stage: Stage) -> str:
+    """Returns which control plane leads, as PostgreSQL knows it; empty: none does."""
+    return stage.sql(
+        "SELECT substr(application_name, 20) FROM pg_stat_activity JOIN pg_locks USING (pid)"
+        " WHERE locktype = 'advisory' AND granted AND application_name LIKE 'greenserve beat of %' LIMIT 1"
+    )
 
 
 def dump() -> str:

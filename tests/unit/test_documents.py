@@ -40,7 +40,16 @@ def test_paths_of_code_are_there(page: Path) -> None:
 @pages
 def test_shell_blocks_say_where_they_are_run(page: Path) -> None:
     shell = [block for block in documents.blocks(page) if block.language == "sh"]
-    assert not [block.place for block in shell if block.where not in RUNS and not block.not_run]
+    assert not [block.place for block in shell if not _runs(page, block.where) and not block.not_run]
+
+
+def _runs(page: Path, where: str | None) -> bool:
+    """The page of production is run on machines, by their names (tests/netns/page.py)."""
+    if page.name == "production.md":
+        return where is not None and (
+            where == "copies" or re.fullmatch(r"(installs )?on [a-z\d, -]+", where) is not None
+        )
+    return where in RUNS
 
 
 @pages
