@@ -18,12 +18,15 @@ import redis
 
 from core.engine.engine_launch import EngineLaunch
 from pools import wire
+from pools.agent.vllm.engine_access import EngineTls
 from pools.agent.vllm.engine_processes import EngineProcess
 from pools.agent.vllm.engine_records import EngineRecord, Records
+from tests.fakes.certificates import Authority
 from tests.fakes.fleet import SECRET, key
 from tests.fakes.simnode import ROOT, eventually
 from tests.servers import redis_words
 
+from .engine_client import EngineClient
 from .server import DTYPE, ENVIRONMENT, VLLM
 
 NODE = "vllm-test"
@@ -36,9 +39,17 @@ ENGINE_ARGUMENTS = ("--enforce-eager", "--kv-cache-memory-bytes", str(64 << 20))
 ENGINE_ENVIRONMENT = {name: value for name, value in ENVIRONMENT.items() if name != "VLLM_SERVER_DEV_MODE"}
 
 
-def agent_arguments(folder: Path) -> list[str]:
+def agent_arguments(folder: Path, tls: EngineTls) -> list[str]:
     words = ["--gpus", "cpu", "--devices", "A100-80GB:2", "--power", "20:65"]
     words += ["--vllm", str(VLLM), "--engines", str(folder), "--vllm-offline", "--engine-ports", "18500-18599"]
+    words += [
+        "--tls-certificate",
+        str(tls.certificate),
+        "--tls-key",
+        str(tls.key),
+        "--tls-authority",
+        str(tls.authority),
+    ]
     words += [f"--vllm-argument={word}" for word in ENGINE_ARGUMENTS]
     return words + [f"--vllm-env={name}={value}" for name, value in ENGINE_ENVIRONMENT.items()]
 
@@ -74,12 +85,15 @@ class Bench:
     def __init__(self, folder: Path, model: Path, client: redis.Redis, redis_url: str, broker_url: str) -> None:
         self.redis, self.engines = client, folder / "engines"
         self._model = model
+        self._authority = Authority(folder)
+        self.tls = self.renew()
         celery = ["celery", "-A", "pools.agent.app", "-b", broker_url, "worker", "-P", "solo", "--loglevel", "INFO"]
         celery += ["-Q", wire.node_queue(NODE), "-n", f"node.{NODE}@%h"]
         celery += ["--without-gossip", "--without-mingle", "--without-heartbeat", "--node", NODE]
-        self.agent = Process([*celery, *agent_arguments(self.engines)], folder / "agent.log")
+        self.agent = Process([*celery, *agent_arguments(self.engines, self.tls)], folder / "agent.log")
         gateway = ["pools.gateway", "--host", "127.0.0.1", "--port", "0", *redis_words(folder, redis_url)]
-        self.gateway = Process([*gateway, "--spool", str(folder / "spool")], folder / "gateway.log")
+        gateway += ["--spool", str(folder / "spool"), "--engine-authority", str(self.tls.authority)]
+        self.gateway = Process(gateway, folder / "gateway.log")
         self._version = 0
         self.port = 0
 
@@ -102,6 +116,10 @@ class Bench:
             self.agent.end()
             for record in self.records().values():
                 EngineProcess(record.pid, record.began_ticks).kill()
+
+    def renew(self) -> EngineTls:
+        """Gives the node a certificate, in the place of the one before."""
+        return self._authority.node("127.0.0.1")
 
     # -- what is wanted, and what is ---------------------------------------------------------------
 
@@ -149,6 +167,9 @@ class Bench:
 
     def records(self) -> dict[str, EngineRecord]:
         return {record.spec.uid: record for record in Records(self.engines / "engines").all()}
+
+    def client(self, uid: str) -> EngineClient:
+        return EngineClient(self.records()[uid], self.tls.authority)
 
     def batches(self) -> list[wire.AgentBatch]:
         entries: Any = self.redis.xrange(wire.batch_stream(NODE))

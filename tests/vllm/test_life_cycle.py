@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
+import json
+import ssl
+import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +16,14 @@ import redis
 from django.conf import settings
 
 from pools import wire
+from pools.agent.vllm.engine_access import new_key
 from pools.agent.vllm.engine_processes import began_ticks, runs
+from pools.engine_trust import trust_in
+from tests.e2e.product import GREENSERVE
+from tests.fakes.certificates import Authority
 
-from .node import NODE, PATIENCE_S, Bench, Clients, kill
+from .engine_client import serial_of
+from .node import CARD, NODE, PATIENCE_S, Bench, Clients, kill
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +65,82 @@ def test_engine_serves_and_is_measured_when_it_is_wanted(bench: Bench) -> None:
     joules = [row.energy_j for row in rows if row.energy_j is not None]
     assert joules == sorted(joules)
     assert joules[-1] > joules[0]
+
+
+def test_engine_speaks_to_those_alone_who_trust_its_nodes_authority(bench: Bench, tmp_path: Path) -> None:
+    bench.want(bench.instance("first", 0))
+    bench.wait_until("first", "ready")
+    engine = bench.client("first")
+    assert engine.ask("/health")[0] == 200
+    assert engine.shown() == serial_of(bench.tls.certificate)
+    for trust in (ssl.create_default_context(), trust_in(Authority(tmp_path, "another").path)):
+        with pytest.raises(ssl.SSLCertVerificationError):
+            engine.ask("/health", trust=trust)
+    with pytest.raises((http.client.HTTPException, OSError)):
+        urllib.request.urlopen(engine.page.replace("https:", "http:"), timeout=10)
+
+
+def test_engine_asks_for_its_key_wherever_something_can_be_had_or_changed(bench: Bench) -> None:
+    bench.want(bench.instance("first", 0))
+    bench.wait_until("first", "ready")
+    engine = bench.client("first")
+    own, body = engine.record.key, {"model": CARD, "prompt": [7] * 30, "max_tokens": 4}
+    for path in ("/v1/completions", "/invocations"):  # they do the same
+        assert engine.ask(path, "", body)[0] == 401
+        assert engine.ask(path, new_key(), body)[0] == 401
+        status, answer = engine.ask(path, own, body)
+        assert (status, json.loads(answer)["usage"]["completion_tokens"]) == (200, 4)
+    assert engine.ask("/openapi.json")[0] == 401
+    paths = set(json.loads(engine.ask("/openapi.json", own)[1])["paths"])
+    assert {path for path in paths if engine.ask(path)[0] != 401} == {
+        *("/health", "/ping", "/load", "/version", "/metrics")
+    }
+
+
+def test_engine_is_observed_and_what_nothing_meters_is_missing_and_not_zero(bench: Bench, tmp_path: Path) -> None:
+    bench.want(bench.instance("first", 0))
+    bench.wait_until("first", "ready")
+    bench.wait(bench.answers, "answer", PATIENCE_S)
+    document, requests = tmp_path / "observed.json", 4
+    command = [str(GREENSERVE), "observe", "--metrics", bench.client("first").page]
+    command += ["--authority", str(bench.tls.authority), "--json", str(document), "--carbon", "300"]
+    command += ["--minutes", "1", "--every", "5", "--ttft-s", "10", "--tpot-s", "2.5"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as observing:
+        assert observing.stderr is not None
+        assert observing.stderr.readline() == "observing 1 page: 0 %\n"  # what is counted from now on is seen
+        assert [bench.complete(16)[0] for _ in range(requests)] == [200] * requests
+        said, complained = observing.communicate(timeout=PATIENCE_S)
+    assert observing.returncode == 0, complained
+    found = json.loads(document.read_text())
+    (target,) = found["targets"]
+    assert (target["engine"], target["model"], target["failed"], target["missing"]) == ("vLLM", CARD, 0, [])
+    figures = {name: (figure["value"], figure["source"]) for name, figure in found["figures"].items()}
+    counted = {"requests": requests, "prompt_tokens": requests * 30, "output_tokens": requests * 16}
+    assert {name: figures.pop(name) for name in counted} == {
+        name: (count, "counter") for name, count in counted.items()
+    }
+    assert set(figures.values()) == {(None, "missing")}
+    assert "give --dcgm URL, or --declared-w WATTS" in found["figures"]["energy_wh"]["note"]
+    assert "no GPU was metered" in said
+    attained = {own["objective"]: own for own in found["attainment"]}
+    assert (attained["ttft"]["most"], attained["tpot"]["most"], attained["e2e"]["derived"]) == (1.0, 1.0, True)
+    assert {(own["of"], own["counts"], own["source"]) for own in attained.values()} == {
+        (requests, "requests", "histogram")
+    }
+    assert found["savings"]["why_not"]
+
+
+def test_running_engine_shows_the_certificate_that_its_node_has_got_meanwhile(bench: Bench) -> None:
+    bench.want(bench.instance("first", 0))
+    bench.wait_until("first", "ready")
+    engine, began_s = bench.client("first"), time.monotonic()
+    bench.renew()
+    new = serial_of(bench.tls.certificate)
+    assert engine.shown() != new
+    bench.wait(lambda: engine.shown() == new, "new certificate", PATIENCE_S)
+    print(f"\nnew certificate shown after {time.monotonic() - began_s:.1f} s")
+    assert bench.records()["first"].pid == engine.record.pid
+    assert bench.answers()
 
 
 def test_engine_and_its_requests_live_on_when_the_agent_is_killed(bench: Bench) -> None:
