@@ -32,6 +32,11 @@ def test_gateway_gets_where_the_worker_token_is_and_not_what(tmp_path: Path) -> 
     assert not any(TOKEN in word for word in argv)
 
 
+def test_background_leaves_out_the_checks_that_would_load_all_pages(tmp_path: Path) -> None:
+    specs = product_processes.background(env.read({"GREENSERVE_VAR": str(tmp_path)}))
+    assert [spec.name for spec in specs if "--skip-checks" not in spec.argv] == []
+
+
 def test_gateway_has_no_worker_token_when_none_is_given(tmp_path: Path) -> None:
     assert "--worker-token-file" not in words(tmp_path)
 
