@@ -18,7 +18,7 @@ from pathlib import Path
 
 from aiohttp import ClientSession, ClientTimeout, web
 
-from core.ports import InstanceSpec
+from core.ports import EngineOptions, InstanceSpec
 from pools.simnode.gpus import GpuBank, parse_gpu_group
 from pools.simnode.node import SimNode
 
@@ -35,6 +35,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--port", type=int)
     parser.add_argument("--served-model-name")
     parser.add_argument("--max-model-len", type=int)
+    parser.add_argument("--scheduling-policy")
     parser.add_argument("--ssl-certfile")
     parser.add_argument("--ssl-keyfile")
     return parser.parse_known_args()[0]
@@ -48,7 +49,10 @@ async def _serve(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         bank = GpuBank(NODE, [parse_gpu_group(GPU)], Path(folder) / "counters.json", time.monotonic())
         node = SimNode(bank, SPEEDUP)
-        spec = InstanceSpec("one", options.served_model_name, "vllm-v1", tuple(bank.gpus), options.max_model_len)
+        spec = InstanceSpec(
+            *("one", options.served_model_name, "vllm-v1", tuple(bank.gpus), options.max_model_len),
+            EngineOptions(scheduling_policy=options.scheduling_policy),
+        )
         started = await node.start(spec)
         if started.url is None:
             raise SystemExit(f"the simulated engine did not start: {started.detail}")

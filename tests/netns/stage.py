@@ -111,8 +111,7 @@ class Stage:
         return done.stdout
 
     def sites_that_served(self, since: str) -> set[str]:
-        rows = self.rows(f"requests/?status=ok&since={since}")
-        return {str(row["pool"]).split("/")[1] for row in rows if row["pool"]}
+        return {str(row["site"]) for row in self.rows(f"requests/?status=ok&started_after={since}")}
 
     def lead_to(self, name: str) -> None:
         """Lets the names of the service lead to another control plane, as DNS does."""

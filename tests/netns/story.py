@@ -6,6 +6,7 @@ Each step is a function; together they are the `STEPS`, in their order.
 from __future__ import annotations
 
 import gzip
+import re
 import time
 from datetime import UTC, datetime
 
@@ -16,6 +17,7 @@ from tests.netns.stage import Stage, say
 LEADS_WITHIN_S = 15.0
 SETTLES_WITHIN_S = 1500.0  # a window of five minutes, sixteen minutes for late samples, and beat
 LEFT_OUT_WITHIN_S = 12.0  # the next fleet snapshot, and a gateway's next look at it
+STATE = "nodes/gpu-1/state/"
 ENVIRONMENT = "/var/lib/greenserve/node-gpu-2.env"
 NOT_OF_OLD = ("REDIS_URL", "GREENSERVE_HTTPS", "GREENSERVE_PROXIES", "GREENSERVE_WEB_NAMES", "GREENSERVE_PATCHED")
 LEDGER = "SELECT kind, sum(energy_uj) FROM telemetry_energyentry GROUP BY kind ORDER BY kind"
@@ -41,9 +43,10 @@ def first_request(stage: Stage) -> None:
 
 def firewall_and_trust(stage: Stage) -> None:
     """Engines are open to control planes alone, and nobody reads a node's engine without its key."""
-    engines = {row["pool"].split("/")[1]: row["url"] for row in stage.rows("instances/?state=ready")}
-    for url in engines.values():
-        assert url.startswith("https://"), engines
+    for node in ("gpu-1", "gpu-2"):
+        ports = re.findall(r":(184\d\d)\s", stage[node].run("ss", "-Hltn").stdout)
+        assert ports, f"no engine listens on {node}"
+        url = f"https://{stage[node].address}:{ports[0]}"
         reached = ("curl", "-sk", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "4")
         assert stage["office"].run(*reached, f"{url}/health", check=False).stdout == "000"
         assert stage["control"].run(*reached, f"{url}/health", check=False).stdout == "200"
@@ -59,10 +62,10 @@ def node_cut_off_and_back(stage: Stage) -> None:
     faults = [fault for fault in (stage.ask() for _ in range(15)) if fault]
     assert not faults, faults
     say(f"  15 requests in {time.monotonic() - began:.1f} s while gpu-1 is cut off, none failed")
-    wait_for("gpu-1 to be known as silent", lambda: not stage.rest("nodes/gpu-1/state/")["heard"], 90.0)
+    wait_for("gpu-1 to be known as silent", lambda: stage.rest(STATE)["state"] != "reporting", 90.0)
     assert stage.status("https://llm.example/ready") == "200"
     stage.network.mend("gpu-1")
-    wait_for("gpu-1 to be heard", lambda: stage.rest("nodes/gpu-1/state/")["heard"], 90.0)
+    wait_for("gpu-1 to be heard", lambda: stage.rest(STATE)["state"] == "reporting", 90.0)
     since = now()
     wait_for("answers of both sites", lambda: served_by_both(stage, since), 180.0)
 
@@ -183,11 +186,13 @@ STEPS = (
 def redis_says(stage: Stage, node: str, environment: str) -> str:
     """Returns what comes of asking Redis as the node does, with what its join wrote."""
     script = (
-        "import os, redis; from pools.agent.redis_link import redis_url\n"
-        "try: print(redis.Redis.from_url(redis_url(os.environ['BROKER_URL']), socket_timeout=5).ping())\n"
-        "except redis.RedisError as error: print(type(error).__name__, error)"
+        "import os, sys, redis\n"
+        "from pools.agent.redis_link import redis_url\n"
+        "kept = dict(line.rstrip().split('=', 1) for line in open(sys.argv[1]))\n"
+        "try: print(redis.Redis.from_url(redis_url(kept['BROKER_URL']), socket_timeout=5).ping())\n"
+        "except redis.RedisError as error: print(type(error).__name__, error)\n"
     )
-    return stage[node].shell(f'set -a; . {environment}; /opt/greenserve/bin/python -P -c "{script}"').strip()
+    return stage[node].run("/opt/greenserve/bin/python", "-P", "-", environment, given=script).stdout.strip()
 
 
 def now() -> str:
