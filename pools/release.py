@@ -1,4 +1,4 @@
-"""Which distribution these files are of, and its version: the whole product's, or a node's with the same files."""
+"""Says which distribution these files are of, the whole product's or a node's with the same files; and its version."""
 
 from __future__ import annotations
 

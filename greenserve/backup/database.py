@@ -89,8 +89,8 @@ def _program(name: str, *, tls: bool) -> str:
     found = shutil.which(name)
     if found is None:
         raise BackupError(
-            f"the database is reached by TLS, which GreenServe's own {name} does not speak: install PostgreSQL's client "
-            "programs, of the server's version or a later one (on Debian the package postgresql-client)"
+            f"the database is reached by TLS, which GreenServe's own {name} does not speak: install PostgreSQL's "
+            "client programs, of the server's version or a later one (on Debian the package postgresql-client)"
         )
     return found
 

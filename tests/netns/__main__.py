@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.e2e.product import ROOT
 from tests.netns import machines
 from tests.netns.stage import VLLM, Stage, say
-from tests.netns.story import STEPS
+from tests.netns.steps import STEPS
 
 INSIDE = "--inside"
 

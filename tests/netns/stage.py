@@ -1,4 +1,4 @@
-"""The machines of the story, what is on them before it begins, and what `office` asks of the product."""
+"""The machines of the run, what is on them before it begins, and what `office` asks of the product."""
 
 from __future__ import annotations
 
