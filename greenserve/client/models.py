@@ -1681,7 +1681,7 @@ class Tariff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls, and how much; their keys are under People.
+    """Who calls, and how much; their keys are under Keys.
 
     Attributes:
         requests_per_minute: Requests a minute; empty: no limit.
@@ -2826,7 +2826,7 @@ class NewTariff(TypedDict, total=False):
 
 
 class NewTenant(TypedDict, total=False):
-    """Who calls, and how much; their keys are under People.
+    """Who calls, and how much; their keys are under Keys.
 
     Attributes:
         requests_per_minute: Requests a minute; empty: no limit.
@@ -3180,7 +3180,7 @@ class TariffChange(TariffChanges):
 
 
 class TenantChanges(TypedDict, total=False):
-    """Who calls, and how much; their keys are under People.
+    """Who calls, and how much; their keys are under Keys.
 
     Attributes:
         requests_per_minute: Requests a minute; empty: no limit.

@@ -3393,7 +3393,7 @@ class Tenants:
         tokens_per_minute: int | None = None,
         page_size: int = PAGE_SIZE,
     ) -> Rows[m.Tenant]:
-        """Returns the rows, a page at a time. Who calls, and how much; their keys are under People.
+        """Returns the rows, a page at a time. Who calls, and how much; their keys are under Keys.
 
         Args:
             concurrent_requests: Requests at a time; empty: no limit.
@@ -3443,7 +3443,7 @@ class Tenants:
         self._transport.send(Call("DELETE", f"tenants/{key_segment(key)}/", etag=etag))
 
     def get(self, key: str | int, /) -> m.Tenant:
-        """Returns one. Who calls, and how much; their keys are under People."""
+        """Returns one. Who calls, and how much; their keys are under Keys."""
         return self._transport.read(Call("GET", f"tenants/{key_segment(key)}/"), m.Tenant)
 
     def validate_change(self, key: str | int, /, **fields: Unpack[m.TenantChanges]) -> m.ValidationResult:

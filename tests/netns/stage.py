@@ -122,7 +122,7 @@ class Stage:
 
     def sql(self, statement: str, database: str = "greenserve") -> str:
         """Asks PostgreSQL on `store`, as its superuser."""
-        words = ("runuser", "-u", "postgres", "--", "psql", "-qAtX", "-v", "ON_ERROR_STOP=1", "-d", database, "-c")
+        words = ("env", "-C", "/tmp", "runuser", "-u", "postgres", "--", "psql", "-qAtX", "-d", database, "-c")
         return self["store"].run(*words, statement).stdout.strip()
 
 

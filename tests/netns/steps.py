@@ -173,8 +173,9 @@ def second_control_plane_takes_over(stage: Stage) -> None:
     assert stage.status("https://llm.example/ready") == "200"
     faults = [fault for fault in (stage.ask() for _ in range(10)) if fault]
     assert not faults, faults
-    epochs = stage.sql("SELECT max(id) FROM scheduler_epoch")
-    wait_for("an epoch of standby", lambda: stage.sql("SELECT max(id) FROM scheduler_epoch") != epochs, 400.0)
+    entered = "SELECT coalesce(max(end_at), 'epoch') FROM telemetry_energyentry"
+    before = stage.sql(entered)
+    wait_for("the ledger to go on", lambda: stage.sql(entered) > before, 120.0)
 
 
 STEPS = (

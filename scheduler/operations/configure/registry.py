@@ -280,7 +280,7 @@ _ALL = (
             Group("What engines keep of its prompts", ("shares_prefixes",)),
         ),
         columns=("name", "label", *pools.LIMITS, "shares_prefixes"),
-        help="Who calls, and how much; their keys are under People.",
+        help="Who calls, and how much; their keys are under Keys.",
     ),
     Owned(
         "feeds",

@@ -129,6 +129,7 @@ def test_commands_and_agents_take_secrets_from_files_alone() -> None:
         "greenserve engine publish --token-file",
         "greenserve node join --token-file",
         "greenserve node profile --key-file",
+        "greenserve observe --key-file",
         "greenserve replay --key-file",
         "greenserve replay --max-tokens",  # a number
         "greenserve units --snapshot-key-file",

@@ -209,7 +209,11 @@ def test_no_other_module_reads_the_environment() -> None:
         if "os.environ[" in (text := path.read_text()) or "os.environ.get" in text or "os.getenv" in text
     ]
     # The plug-in is read by vLLM's process, where no other module of GreenServe is.
-    assert sorted(readers) == ["greenserve/env.py", "pools/vllm_scheduler/scheduler.py"]
+    assert sorted(readers) == [
+        "greenserve/env.py",
+        "pools/vllm_scheduler/key_guard.py",
+        "pools/vllm_scheduler/scheduler.py",
+    ]
 
 
 @pytest.mark.parametrize(
