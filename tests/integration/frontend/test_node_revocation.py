@@ -14,8 +14,10 @@ from django.utils import timezone
 
 from greenserve.commands.node import node as node_command
 from pools import wire
+from pools.access.audit import Actor
 from pools.models import AuditEntry, Cluster, Node, NodeIdentity, Site
-from pools.registration import node_users
+from pools.registration import node_identities, node_users
+from scheduler.control.apply import fleet_messages
 from tests.fakes.people import person
 
 pytestmark = pytest.mark.django_db
@@ -78,3 +80,22 @@ def test_command_revokes_and_says_when_there_is_nothing(redis_client: redis.Redi
     assert "there is nothing to revoke" in second.output
     assert "there is no node 'n2'" in third.output
     assert not is_in(redis_client)
+
+
+def test_gateways_are_told_of_a_revoked_node_no_more(redis_client: redis.Redis, node: Node) -> None:
+    """Nodes without an identity, such as simulated ones, stay; one that is let in again comes back."""
+    Node.objects.create(cluster=node.cluster, name="simulated", simulated=True)
+
+    def known() -> set[str]:
+        return set(fleet_messages.fleet_snapshot(timezone.now(), 1).nodes)
+
+    assert known() == {"n1", "simulated"}
+    node_identities.revoke(Actor(channel="command"), node, timezone.now())
+    assert known() == {"simulated"}
+    now = timezone.now()
+    NodeIdentity.objects.create(
+        node=node,
+        **{"serial": "2f", "fingerprint": "1" * 64, "names": ["n1"], "password_hash": "b" * 64},
+        **{"issued_at": now, "expires_at": now + timedelta(days=30)},
+    )
+    assert known() == {"n1", "simulated"}

@@ -55,6 +55,7 @@ def test_finds_are_shown_and_what_was_said_of_engines_is_in_the_unit(sent: list[
     )
     assert "Let gateways alone to their ports (18400-18499)" in done.output
     unit = done.output.partition("ExecStart=")[2]
+    assert (tmp_path / "var" / "greenserve-agent.service").read_text().partition("ExecStart=")[2] == unit
     for option in ("--engine-host 0.0.0.0", "--engine-address box.example", f"--model-folder {tmp_path / 'srv'}"):
         assert option in unit
     identity = NodeIdentity.of(tmp_path / "var", "box")
