@@ -286,6 +286,7 @@ class Network:
         """Cuts the power of all, and removes their groups of processes."""
         for machine in self.machines.values():
             machine.off()
+            subprocess.run(["umount", "--lazy", machine.root], check=False, timeout=30)
         if self._wire is not None:
             self._wire.kill()
             self._wire.wait(20)
