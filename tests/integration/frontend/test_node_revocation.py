@@ -82,7 +82,7 @@ def test_command_revokes_and_says_when_there_is_nothing(redis_client: redis.Redi
     assert not is_in(redis_client)
 
 
-def test_gateways_are_told_of_a_revoked_node_no_more(redis_client: redis.Redis, node: Node) -> None:
+def test_fleet_snapshot_leaves_a_revoked_node_out(redis_client: redis.Redis, node: Node) -> None:
     """Nodes without an identity, such as simulated ones, stay; one that is let in again comes back."""
     Node.objects.create(cluster=node.cluster, name="simulated", simulated=True)
 
