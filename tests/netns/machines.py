@@ -204,7 +204,7 @@ class Machine:
             there = self.root / path.relative_to("/")
             if path.exists():
                 if there.exists():
-                    there.rename(saved / str(path).replace("/", "_"))
+                    shutil.move(there, saved / str(path).replace("/", "_"))
                 there.parent.mkdir(parents=True, exist_ok=True)
                 subprocess.run(["cp", "-aL", str(path), str(there)], check=True, timeout=60)
         try:
@@ -216,7 +216,7 @@ class Machine:
                 if path.exists():
                     shutil.rmtree(there) if there.is_dir() else there.unlink(missing_ok=True)
                 if before.exists():
-                    before.rename(there)
+                    shutil.move(before, there)
             saved.rmdir()
 
 
