@@ -17,7 +17,7 @@ help:
 	@echo "make test       the tests that hold each change: twelve minutes on two processors, needs no running services"
 	@echo "make test-slow, test-thorough, test-vllm, test-twin  the long ones of each kind; which change calls for which: docs/testing.md"
 	@echo "make test-all   lint and all of these"
-	@echo "make test-netns  docs/production.md on machines of its own, and faults there; as root, forty minutes"
+	@echo "make test-netns  docs/production.md on machines of its own, and faults there; as root, half an hour"
 	@echo "make chaos      faults of the running demo, in eight parts, and the table of docs/faults.md; make chaos PART=2"
 	@echo "make flake TEST=tests/unit/pools/gateway N=50  how often tests fail on a busy machine"
 	@echo "make smoke      what a newcomer does, on a fresh clone of what is committed"

@@ -1,6 +1,6 @@
 """`python -m tests.netns`: docs/production.md on machines of its own, and what happens to a fleet there.
 
-It takes about forty minutes, twenty of them until the ledger has settled a window.
+It takes about half an hour, sixteen minutes of it until the ledger has settled a window.
 """
 
 from __future__ import annotations
