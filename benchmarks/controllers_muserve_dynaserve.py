@@ -11,8 +11,10 @@ import numpy as np
 
 from core.algorithms.clock.slack_miad import SlackConfig, agreed, next_clock_mhz, wanted
 from core.algorithms.split.batch_composition import BatchLimits, compose, modelled_table
-from core.algorithms.split.split_point import Backlog, PassCosts, pass_costs, split_request
+from core.algorithms.split.request_mix import RequestMix
+from core.algorithms.split.split_point import Backlog, PassCosts, SplitConfig, pass_costs
 from core.engine.engine_model import engine_model
+from core.observations.request.split_given import Looks, place
 
 MHZ = 1410.0
 
@@ -38,14 +40,16 @@ def backlog(costs: PassCosts, rng: np.random.Generator, running: int, waiting: i
 
 
 def split(running: int, waiting: int, repeats: int = 1000) -> dict[str, float]:
-    """A split decision between two instances with so much to do each, and alike, so that it takes all its probes."""
-    rng = np.random.default_rng(running)
+    """Placing a request on two instances with so much to do each, all that they have included."""
+    rng, config = np.random.default_rng(running), SplitConfig()
     costs = pass_costs(engine_model("Qwen2.5-14B", "A100-80GB", 1), MHZ, 2048)
+    looks = Looks(lambda _: 10**6, lambda own: len(own.work), lambda own: own)
 
     def make() -> Callable[[], Any]:
-        one = two = backlog(costs, rng, running, waiting)
+        one, two = (backlog(costs, rng, running, waiting) for _ in range(2))
         prompt, output = int(rng.integers(50, 3000)), int(rng.integers(400, 2000))
-        return lambda: split_request(prompt, output, one, two)
+        mix = RequestMix().after(prompt, output)
+        return lambda: place(([one], [two]), looks, prompt, prompt + output, mix, config, 2)
 
     return timed(make, repeats)
 

@@ -161,9 +161,11 @@ class SplitTuning:
         1.0, "how often predictions are held against the clock; 0: never", least=0.0, only=_CALIBRATED
     )
     gain: float = setting(0.1, "share of an error that a calibration corrects", above=0.0, most=1.0, only=_CALIBRATED)
-    max_probes: int = setting(6, "split points that are tried", least=1, most=1_000)
+    max_probes: int = setting(6, "cuts that are tried", least=1, most=1_000)
     margin_tokens: int = setting(20, "a part shorter than that is none", least=0)
-    tolerance: float = setting(0.002, "share below which two finish times are equal", least=0.0, most=1.0)
+    tolerance: float = setting(
+        0.1, "share by which a cut must sustain more than whole requests do", least=0.0, most=1.0
+    )
     candidates: int = setting(2, "instances of each group that are looked at", least=1, most=1_000)
     first_share: float = setting(0.5, "share of the instances for first parts", above=0.0, below=1.0)
     link_gb_per_s: float = setting(25.0, "between two instances; 25 is a 200 Gbit/s NIC", above=0.0, only=_LINK)

@@ -89,7 +89,7 @@ class Front:
         fleet.policy = wire.RequestPolicy(split="none" if cut is None else "any")
         self.server.fleet.apply(fleet.fleet(), fleet.states(), time.monotonic())
 
-    def best_cut(self, first: Any, second: Any, call: Any, split: str, tuning: wire.RequestTuning) -> Cut:
+    def best_cut(self, first: Any, second: Any, call: Any, split: str, tuning: Any, mix: Any) -> Cut:
         assert self.cut is not None
         return Cut(first[0], second[0], call.prompt_tokens + self.cut, call.prompt_tokens + call.max_tokens)
 

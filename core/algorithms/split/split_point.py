@@ -1,15 +1,17 @@
-"""DynaServe's global decision: where to cut a request into two micro-requests (section 4.1, Algorithm 1).
+"""DynaServe's global decision: whether, and where, to cut requests into two micro-requests (section 4.1, Algorithm 1).
 
 A request of P prompt tokens and D output tokens has L = P + D; a split s in 0..L gives tokens 1..s to one instance and
-the rest to another, phi = s / L. phi = P / L is disaggregation of prefill and decode, s = 0 or s = L colocation. The
-text of the paper has lost the listing; its prose says: start at P / L, bisect on T1(phi) - T2(phi), at most 6 probes.
-T1 and T2 are when the two instances will have done all their work, the new parts included, by virtual passes over
-their queues (`virtual_passes`). They measure work, not the request's own way: that its second part waits for its first
-one is left out on purpose, for it would always count against the second instance.
+the rest to another. s = P is disaggregation of prefill and decode, s = 0 or s = L colocation. The text of the paper has
+lost the listing; its prose says: start at P / L, bisect on the difference of the two instances' execution times, at
+most 6 probes. Its insight 1 has rates beside times: "balancing request throughput or execution time".
 
-The margin of 20 tokens on the predicted output and the six probes are the paper's (sections 4.1 and 5). What is ours:
-the second probe looks at the end of the range, for when one instance has so much to do that the other should take all,
-and the last one interpolates, which brings the ratio closer than halving can.
+Here it is rates (`sustained_rates`): a probe asks how many requests a second both instances sustain if all are cut
+there. Times at which present queues end do not tell that: a few long answers end late and are little work. Whole
+requests on either instance are among what is compared, and they stay whole unless a cut sustains clearly more. With
+tuned chunks that is where the limit on the gap between tokens is short beside a pass: then an instance without decodes,
+which no limit holds up, prefills more than two that do both.
+
+The margin of 20 tokens on the predicted output is the paper's (section 5).
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from core.algorithms.split import virtual_passes
+from core.algorithms.split import sustained_rates, virtual_passes
+from core.algorithms.split.request_mix import RequestMix
+from core.algorithms.split.sustained_rates import Steady
 from core.algorithms.split.virtual_passes import COST_COLUMNS, Floats, Ints
 from core.engine.engine_model import MAX_SEQUENCES, EngineModel
 from core.engine.iteration import Totals
@@ -32,17 +36,17 @@ _SCALE_RANGE = (0.1, 10.0)  # a measurement further off than this tells of a sta
 class SplitPolicy(StrEnum):
     DYNAMIC = "dynamic"
     DISAGGREGATED = "disaggregated"  # always at the end of the prompt
-    COLOCATED = "colocated"  # never: whole, to the instance that is done with all first
+    COLOCATED = "colocated"  # never
 
 
 @dataclass(frozen=True, slots=True)
 class SplitConfig:
-    """`tolerance`: share of the later finish time below which T1 and T2 count as equal."""
+    """`tolerance`: share by which a cut must sustain more than whole requests do."""
 
     policy: SplitPolicy = SplitPolicy.DYNAMIC
     max_probes: int = 6
     margin_tokens: int = 20
-    tolerance: float = 0.002
+    tolerance: float = 0.1
 
     def __post_init__(self) -> None:
         if self.max_probes < 1 or self.margin_tokens < 0 or self.tolerance < 0.0:
@@ -124,17 +128,26 @@ class Backlog:
     """An instance's work: micro-requests in order of admission, the first `admitted` of them in its batch.
 
     A row of `work` is (tokens to prefill, decode passes after them, tokens in the KV cache). `lead_s` is the rest of
-    the iteration in flight, `scale` the instance's calibration.
+    the iteration in flight, `scale` the instance's calibration, `steady` the instance under a constant load.
     """
 
     costs: PassCosts
     work: Ints  # (N, 3)
     admitted: int
+    steady: Steady
     lead_s: float = 0.0
     scale: float = 1.0
 
     @classmethod
-    def of(cls, costs: PassCosts, work: ArrayLike, admitted: int, lead_s: float = 0.0, scale: float = 1.0) -> Backlog:
+    def of(
+        cls,
+        costs: PassCosts,
+        work: ArrayLike,
+        admitted: int,
+        lead_s: float = 0.0,
+        scale: float = 1.0,
+        steady: Steady | None = None,
+    ) -> Backlog:
         """Checks what it is given, and leaves out rows without work. Raises ValueError."""
         rows = np.asarray(work, dtype=np.int64).reshape(-1, 3)
         if (rows < 0).any() or not 0 <= admitted <= len(rows):
@@ -145,7 +158,7 @@ class Backlog:
             raise ValueError(f"{admitted} admitted requests are more than the instance's cap")
         if lead_s < 0.0 or scale <= 0.0:
             raise ValueError("lead_s is from 0 and scale above it")
-        return cls(costs, rows, admitted, lead_s, scale)
+        return cls(costs, rows, admitted, steady or Steady(costs.values, 0.0), lead_s, scale)
 
     def _instance(self) -> virtual_passes.Instance:
         decodes = np.zeros(len(self.work), dtype=np.bool_)
@@ -163,72 +176,77 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """Tokens 1..`tokens` of `total` go to the first instance, the rest to the second.
+class Cut:
+    """How a stream of requests of one mix is to be served. `prompt_share` and `output_share`: of each request's tokens,
+    those that its first instance does; both 1: all of it.
 
-    `first_s` and `second_s` are when each is predicted to have done all its work, from now.
+    `rps` is what that sustains, `whole_rps` what whole requests on all instances would.
     """
 
-    tokens: int  # s
-    total: int  # L, with the predicted output and its margin
-    prompt: int  # P
-    first_s: float
-    second_s: float
+    prompt_share: float
+    output_share: float
+    rps: float
+    whole_rps: float
     probes: int
 
     @property
     def whole(self) -> bool:
         """True where one instance does everything."""
-        return self.tokens == 0 or self.tokens >= self.total - 1
+        return self.prompt_share >= 1.0 and self.output_share >= 1.0
+
+    def tokens(self, prompt: int, total: int) -> int:
+        """Returns after how many of its tokens a request is cut."""
+        return round(self.prompt_share * prompt + self.output_share * (total - prompt))
 
 
-def split_request(
-    prompt_tokens: int,
-    predicted_tokens: int,
-    first: Backlog,
-    second: Backlog,
-    config: SplitConfig = SplitConfig(),
-    max_tokens: int | None = None,
-) -> Split:
-    """Decides where to cut a request between two instances.
+WHOLE, PROMPT = Cut(1.0, 1.0, 0.0, 0.0, 0), Cut(1.0, 0.0, 0.0, 0.0, 0)
 
-    Args:
-        prompt_tokens: P, at least 1.
-        predicted_tokens: Predicted output, at least 1; the margin is added here, up to `max_tokens`.
+
+def best_cut(first: Steady, second: Steady, counts: tuple[int, int], mix: RequestMix, config: SplitConfig) -> Cut:
+    """Decides how requests are cut between two groups of so many instances, each of which is like the one given.
+
+    They stay whole unless a cut sustains more of a stream of the mean request, by the share `tolerance`.
+    """
+    if config.policy is SplitPolicy.COLOCATED:
+        return WHOLE
+    if config.policy is SplitPolicy.DISAGGREGATED:
+        return PROMPT
+    prompt = max(1, round(mix.prompt_tokens))
+    total = prompt + max(1, round(mix.output_tokens))
+    split, rps, whole_rps, probes = sustained_rates.best_cut(first, second, counts, prompt, total, config.max_probes)
+    if rps <= (1.0 + config.tolerance) * whole_rps:
+        return Cut(1.0, 1.0, whole_rps, whole_rps, probes)
+    return Cut(min(split, prompt) / prompt, max(0, split - prompt) / (total - prompt), rps, whole_rps, probes)
+
+
+def total_tokens(prompt_tokens: int, predicted_tokens: int, config: SplitConfig, max_tokens: int | None = None) -> int:
+    """Returns L: the tokens of a request with the margin on its predicted output, up to `max_tokens`.
 
     Raises:
         ValueError: There is no token of prompt or of output.
     """
     if prompt_tokens < 1 or predicted_tokens < 1:
         raise ValueError("a request has at least one token of prompt and one of output")
-    total = total_tokens(prompt_tokens, predicted_tokens, config, max_tokens)
-    if config.policy is SplitPolicy.DYNAMIC:
-        found = virtual_passes.search(
-            first._instance(), second._instance(), prompt_tokens, total, config.tolerance, config.max_probes
-        )
-        tokens, first_s, second_s, probes = found
-        return Split(tokens, total, prompt_tokens, first_s, second_s, probes)
-    if config.policy is SplitPolicy.DISAGGREGATED:
-        return split_at(prompt_tokens, prompt_tokens, total, first, second)
-    here, there = (split_at(tokens, prompt_tokens, total, first, second) for tokens in (total, 0))
-    return here if here.first_s <= there.second_s else there
-
-
-def total_tokens(prompt_tokens: int, predicted_tokens: int, config: SplitConfig, max_tokens: int | None = None) -> int:
-    """Returns L: the tokens of a request with the margin on its predicted output, up to `max_tokens`."""
     output = predicted_tokens + config.margin_tokens
     return prompt_tokens + (output if max_tokens is None else max(1, min(output, max_tokens)))
 
 
-def split_at(tokens: int, prompt: int, total: int, first: Backlog, second: Backlog) -> Split:
-    """Returns a given split, with the finish times that it leads to."""
-    one, two = virtual_passes.parts(prompt, total, tokens)
-    return Split(tokens, total, prompt, finish_s(first, one), finish_s(second, two), 1)
-
-
 def finish_s(backlog: Backlog, part: tuple[int, int, int] = (0, 0, 0)) -> float:
     """Returns the seconds from now until an instance will have done all its work and `part`."""
-    return virtual_passes.predicted_finish_s(backlog._instance(), *part)
+    return virtual_passes.seconds(backlog._instance(), *part, False)
+
+
+def first_token_s(backlog: Backlog, prefill_tokens: int) -> float:
+    """Returns the seconds from now until a prompt of so many tokens is done with that joins an instance's queue now."""
+    return virtual_passes.seconds(backlog._instance(), prefill_tokens, 1, 0, True)
+
+
+def burden_s(backlog: Backlog, prefill_tokens: int) -> float:
+    """Returns how long a request would wait at an instance for its own first token, plus the seconds that what the
+    instance has to do takes of it: the least is where the request is best, and where it is least in the way."""
+    return first_token_s(backlog, prefill_tokens) + backlog.scale * sustained_rates.work_s(
+        backlog.costs.values, backlog.work
+    )
 
 
 def calibrated(scale: float, predicted_s: float, measured_s: float, gain: float = 0.1) -> float:

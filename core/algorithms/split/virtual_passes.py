@@ -1,4 +1,4 @@
-"""The compiled predictor of DynaServe's global scheduler: virtual passes over an instance's queue, and its search.
+"""The compiled predictor of DynaServe's global scheduler: virtual passes over an instance's queue.
 
 A pass is one engine iteration (DynaServe, section 4.1): every decoding sequence gets a token, every admitted prompt at
 least one, up to the token budget; requests are admitted first come, first served while a token of budget, a place and
@@ -6,10 +6,7 @@ room in the KV cache remain. Its time is the engine model's closed form at the i
 the TDP: the instance's measured scale stands for what the form leaves out.
 
 Passes without a prefill follow each other unchanged until a sequence ends, and their time is linear in the context: an
-arithmetic series, so a queue costs one step per completion and per prefill, not one per token. A new request comes
-last, so what happens before it can be admitted is walked once and shared by all probes.
-
-Everything compiled is in this one file, because Numba's cache watches a function's own file and not those it calls.
+arithmetic series, so a queue costs one step per completion and per prefill, not one per token.
 """
 
 from __future__ import annotations
@@ -132,17 +129,6 @@ def empty_batch(places: int) -> Batch:
 
 
 @compiled
-def copy(source: Batch, b: Batch) -> None:
-    """Copies one batch over another, which has room for it."""
-    b.counts[:] = source.counts
-    b.time_s[0] = source.time_s[0]
-    for p in range(source.counts[DECODING]):
-        b.ends[p], b.finals[p] = source.ends[p], source.finals[p]
-    for p in range(source.counts[PREFILLING]):
-        b.left[p], b.in_cache[p], b.after[p] = source.left[p], source.in_cache[p], source.after[p]
-
-
-@compiled
 def begin(i: Instance) -> Batch:
     """Returns the batch as it stands now."""
     b = empty_batch(i.ends.size + i.queue.shape[0])
@@ -258,16 +244,15 @@ def drain(i: Instance, b: Batch) -> None:
 
 
 @compiled
-def passes(i: Instance, rows: int, b: Batch, until_room: bool) -> None:
-    """Runs until all `rows` of the queue have ended; with `until_room` only up to where one more could be admitted."""
+def passes(i: Instance, rows: int, b: Batch, to_first_token: bool) -> None:
+    """Runs until all `rows` of the queue have ended; with `to_first_token` only until no prompt is left."""
     c = i.costs
     while True:
-        if b.counts[HEAD] == rows and b.counts[PREFILLING] == 0 and not until_room:
-            drain(i, b)
+        if b.counts[HEAD] == rows and b.counts[PREFILLING] == 0:
+            if not to_first_token:
+                drain(i, b)
             return
         taken = admissible(c, i.queue, rows, b)
-        if until_room and b.counts[HEAD] + taken == rows:
-            return
         for row in range(b.counts[HEAD], b.counts[HEAD] + taken):
             seat(b, i.queue, row)
         b.counts[HEAD] += taken
@@ -281,34 +266,15 @@ def passes(i: Instance, rows: int, b: Batch, until_room: bool) -> None:
 
 
 @compiled
-def finish_s(i: Instance, before: Batch, b: Batch, prefill: int, decode: int, cached: int) -> float:
-    """Returns the seconds until all work is done if a request of that size is added last; `before` is where it can come
-    in."""
-    copy(before, b)
+def seconds(i: Instance, prefill: int, decode: int, cached: int, to_first_token: bool) -> float:
+    """Returns the seconds until all work is done, or no prompt is left, if a request of that size is added last."""
+    b = begin(i)
     rows = i.queue.shape[0] - 1
     if prefill + decode > 0:
         i.queue[rows, PREFILL], i.queue[rows, DECODE], i.queue[rows, CACHED] = prefill, decode, cached
         rows += 1
-    passes(i, rows, b, False)
+    passes(i, rows, b, to_first_token)
     return float(i.lead_s + i.scale * b.time_s[0])
-
-
-@compiled
-def prefix(i: Instance) -> Batch:
-    """Returns the batch where one more request could be admitted for the first time."""
-    b = begin(i)
-    passes(i, i.queue.shape[0] - 1, b, True)
-    return b
-
-
-@compiled
-def predicted_finish_s(i: Instance, prefill: int, decode: int, cached: int) -> float:
-    """Returns the seconds until all work is done if a request of that size is added last."""
-    before = begin(i)
-    return finish_s(i, before, empty_batch(before.ends.size), prefill, decode, cached)
-
-
-# -- the search for a split ------------------------------------------------------------------------
 
 
 @compiled
@@ -322,49 +288,3 @@ def parts(prompt: int, total: int, split: int) -> tuple[tuple[int, int, int], tu
         return (split, 0, 0), second
     first_passes = min(split, total - 1) - prompt
     return (prompt, first_passes, 0), (0, total - 1 - prompt - first_passes, split)
-
-
-@compiled
-def search(
-    one: Instance, two: Instance, prompt: int, total: int, tolerance: float, probes: int
-) -> tuple[int, float, float, int]:
-    """Bisection on T1(s) - T2(s): the split of least max(T1, T2) among at most `probes`, T1, T2, and probes made.
-
-    The first probe is the end of the prompt, the second the end of the range on the side that T1 - T2 points to (there
-    may be nothing to balance), the last one interpolates.
-    """
-    before_1, before_2 = prefix(one), prefix(two)
-    scratch_1, scratch_2 = empty_batch(before_1.ends.size), empty_batch(before_2.ends.size)
-    low, high, low_gap, high_gap = -1, -1, 0.0, 0.0
-    found, found_1, found_2, made = -1, math.inf, math.inf, 0
-    split = prompt
-    while made < probes:
-        first, second = parts(prompt, total, split)
-        t_1 = finish_s(one, before_1, scratch_1, first[0], first[1], first[2])
-        t_2 = finish_s(two, before_2, scratch_2, second[0], second[1], second[2])
-        made += 1
-        gap = t_1 - t_2
-        if max(t_1, t_2) < max(found_1, found_2):
-            found, found_1, found_2 = split, t_1, t_2
-        if abs(gap) <= tolerance * max(t_1, t_2):
-            break
-        if gap > 0.0:
-            if split == 0:
-                break
-            high, high_gap = split, gap
-        else:
-            if split == total:
-                break
-            low, low_gap = split, gap
-        if low < 0:
-            split = 0
-        elif high < 0:
-            split = total
-        elif high - low <= 1:
-            break
-        elif made == probes - 1:
-            share = low_gap / (low_gap - high_gap)
-            split = min(high - 1, max(low + 1, low + int((high - low) * share + 0.5)))
-        else:
-            split = (low + high) // 2
-    return found, found_1, found_2, made

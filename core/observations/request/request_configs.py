@@ -5,12 +5,15 @@ Gateways start with this module: it imports nothing that is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 from core.controllers.request.emergency import EmergencyConfig, Rung
 from core.policy.tuning import LadderTuning
 from core.types import Limits
+
+T = TypeVar("T")
 
 ITL_S = 0.1  # DynaServe's objective for the time between tokens (section 6.1)
 TBT_S = 0.2  # throttLL'eM's limit of its mean, that of a reader (V-A)
@@ -54,6 +57,18 @@ def first_parts(instances: int, share: float) -> int:
     """Returns how many of at least two instances do first parts of split requests; at least one is left for second
     parts."""
     return min(instances - 1, max(1, round(share * instances)))
+
+
+def groups(instances: Sequence[T], decoding: Callable[[T], int], share: float) -> tuple[Sequence[T], Sequence[T]]:
+    """Returns the instances that do first parts of split requests, which generate least, and those that do second ones.
+
+    Among equals, and for a single instance, their order says; one alone does both.
+    """
+    if len(instances) < 2:
+        return instances, instances
+    by_load = sorted(instances, key=decoding)
+    count = first_parts(len(by_load), share)
+    return by_load[:count], by_load[count:]
 
 
 def _strictest_tpot_s(limits: Iterable[Limits], otherwise_s: float) -> float:

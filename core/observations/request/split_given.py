@@ -1,26 +1,38 @@
-"""Builds what DynaServe's global decision is given: what an instance has to do, how its passes go, who is done first.
+"""Builds what DynaServe's global decision is given: what an instance has to do, how its passes go; and takes it.
 
 Importing this loads compiled code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from core.algorithms.split.batch_composition import LatencyTable, modelled_table
-from core.algorithms.split.split_point import Backlog, PassCosts, finish_s, pass_costs
+from core.algorithms.split.request_mix import RequestMix
+from core.algorithms.split.split_point import (
+    WHOLE,
+    Backlog,
+    Cut,
+    PassCosts,
+    SplitConfig,
+    best_cut,
+    burden_s,
+    pass_costs,
+)
+from core.algorithms.split.sustained_rates import Steady
 from core.engine.engine_model import EngineModel
 
 Ints = NDArray[np.int64]
 Row = tuple[int, int, int]  # tokens to prefill, decode passes after them, tokens in the cache
 T = TypeVar("T")
 
-_BUDGET_STEP = 64  # tokens: passes of budgets in between are treated alike
+_BUDGET_STEP = 16  # tokens: passes of budgets in between are treated alike
 
 
 class EnginePasses:
@@ -49,6 +61,10 @@ class EnginePasses:
         if found is None:
             found = self._costs[mhz, budget] = pass_costs(self._model, mhz, budget, self._most)
         return found
+
+    def steady(self, mhz: float) -> Steady:
+        """Returns the engine in a steady state, with the whole budget. Raises ValueError as `costs` does."""
+        return Steady(pass_costs(self._model, mhz, self._budget, self._most).values, self._itl_s)
 
     def _table(self, mhz: float) -> LatencyTable:
         if mhz not in self._tables:
@@ -100,29 +116,73 @@ def backlog(
     """
     batch = there[:running]
     rows = np.concatenate((there, np.array(due, dtype=np.int64))) if due else there
-    return Backlog.of(passes.costs(mhz, batch[batch[:, 0] == 0, 2]), rows, running, scale=scale)
+    return Backlog.of(
+        passes.costs(mhz, batch[batch[:, 0] == 0, 2]), rows, running, scale=scale, steady=passes.steady(mhz)
+    )
 
 
-def soonest(
-    group: Iterable[T],
-    need_tokens: int,
-    room_tokens: Callable[[T], int],
-    requests: Callable[[T], int],
+@dataclass(frozen=True, slots=True)
+class Looks(Generic[T]):
+    """How instances are looked at. `room_tokens`: of a KV cache; `requests`: the micro-requests there; `backlog`: all
+    that one has to do, which takes the longest to tell."""
+
+    room_tokens: Callable[[T], int]
+    requests: Callable[[T], int]
+    backlog: Callable[[T], Backlog]
+
+
+class Place(NamedTuple, Generic[T]):
+    """Tokens 1..`tokens` of `total`, prompt and output, are done by `first`, the rest by `second`; None: all by
+    `first`."""
+
+    first: T
+    second: T | None
+    tokens: int
+    total: int
+    cut: Cut
+
+
+def place(
+    groups: tuple[Sequence[T], Sequence[T]],
+    looks: Looks[T],
+    prompt_tokens: int,
+    total_tokens: int,
+    mix: RequestMix,
+    config: SplitConfig,
     candidates: int,
-    backlog_of: Callable[[T], Backlog],
-) -> tuple[T, Backlog] | None:
-    """Returns the instance of a group that will be done first with what it has, and that; None: none has room at all.
+) -> Place[T] | None:
+    """Chooses a request's instances, and where it is cut; None: it fits nowhere.
 
     Args:
-        need_tokens: Prompt and predicted output of the request.
-        room_tokens: The KV cache of an instance.
-        requests: The micro-requests of an instance; those with the fewest are looked at.
-        candidates: How many are looked at.
+        groups: The instances that do first parts, and those that do second parts; a whole request goes to either.
+        looks: How they are looked at.
+        prompt_tokens: Without those that are in a cache.
+        total_tokens: With the predicted output and its margin.
+        mix: The mean request, this one included.
+        config: How requests are cut.
+        candidates: How many of each group are looked at, those with the fewest requests.
     """
-    fits = [one for one in group if need_tokens <= room_tokens(one)]
+    firsts, seconds = (_seen(group, looks, total_tokens, candidates) for group in groups)
+    if not firsts and not seconds:
+        return None
+    cut = WHOLE
+    if firsts and seconds:
+        counts = len(groups[0]), len(groups[1])
+        cut = best_cut(firsts[0][1].steady, seconds[0][1].steady, counts, mix, config)
+    tokens = cut.tokens(prompt_tokens, total_tokens)
+    if not 0 < tokens < total_tokens - 1:
+        return Place(_best((*firsts, *seconds), prompt_tokens), None, total_tokens, total_tokens, cut)
+    return Place(_best(firsts, prompt_tokens), _best(seconds, prompt_tokens), tokens, total_tokens, cut)
+
+
+def _seen(group: Sequence[T], looks: Looks[T], need_tokens: int, candidates: int) -> list[tuple[T, Backlog]]:
+    fits = [one for one in group if need_tokens <= looks.room_tokens(one)]
     if len(fits) > candidates:
-        fits.sort(key=requests)
-    found = [(one, backlog_of(one)) for one in fits[:candidates]]
-    if len(found) < 2:
-        return found[0] if found else None
-    return min(found, key=lambda item: finish_s(item[1]))
+        fits.sort(key=looks.requests)
+    return [(one, looks.backlog(one)) for one in fits[:candidates]]
+
+
+def _best(seen: Sequence[tuple[T, Backlog]], prompt_tokens: int) -> T:
+    if len(seen) == 1:
+        return seen[0][0]
+    return min(seen, key=lambda item: burden_s(item[1], prompt_tokens))[0]

@@ -131,6 +131,7 @@ class Instance:
         "netloc",
         "node",
         "pool",
+        "prompts_only",
         "rank",
         "rtt_s",
         "silent",
@@ -152,6 +153,7 @@ class Instance:
     ) -> None:
         self.uid = state.uid
         self.in_flight = 0
+        self.prompts_only = 0  # of them: parts of prompts, after which another instance generates
         self.health = Health()
         self._proven = 0  # successes at the last look
         self.silent = self.lost = self.suspect = False

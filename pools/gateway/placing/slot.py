@@ -88,9 +88,22 @@ class Slot:
                 self.tokens_before = 0 if self.meter is None else self.meter.events
                 self._giver.room(self.call.service.name)
 
+    def does(self, part: Part) -> None:
+        """Says which part of its call is done here."""
+        self.part = part
+        if self._prompt_only:
+            self.instance.prompts_only += 1
+
+    @property
+    def _prompt_only(self) -> bool:
+        part = self.part
+        return part is not None and not part.second and part.cut_tokens <= (self.call.prompt_tokens or 1)
+
     def end(self) -> None:
         if self._occupied:
             self._occupied = False
+            if self._prompt_only:
+                self.instance.prompts_only -= 1
             if self._ticket is not None:
                 self.started()
             self.instance.slots.pop(self, None)

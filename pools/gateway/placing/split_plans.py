@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from core.algorithms.split.split_point import Backlog, SplitConfig, split_request, total_tokens
+from core.algorithms.split.request_mix import RequestMix
+from core.algorithms.split.split_point import Backlog, SplitConfig, total_tokens
 from core.algorithms.split.virtual_passes import parts
 from core.engine.engine_model import EngineModel, engine_model
 from core.observations.request import split_given
 from core.observations.request.request_configs import ITL_S
 from core.observations.request.split_configs import split_config
-from core.observations.request.split_given import EnginePasses, engine_passes
+from core.observations.request.split_given import EnginePasses, Looks, engine_passes
 from core.ports import EngineLimits
 from pools import wire
 
@@ -79,45 +80,37 @@ def _model(instance: Instance) -> EngineModel:
 
 
 def best_cut(
-    first: Sequence[Instance], second: Sequence[Instance], call: Call, split: str, tuning: wire.RequestTuning
+    first: Sequence[Instance],
+    second: Sequence[Instance],
+    call: Call,
+    split: str,
+    tuning: wire.RequestTuning,
+    mix: RequestMix,
 ) -> Cut:
-    """Cuts a request between each group's instance that is done first, of the few with the fewest requests.
+    """Places a request on instances of two groups, and cuts it where requests like those that came last are best cut.
 
     Raises:
         UnknownConfiguration, ValueError: The engine model does not know an instance, or it has no room for its model.
     """
     config = split_config(split, tuning.split_max_probes, tuning.split_margin_tokens, tuning.split_tolerance)
-    prompt, predicted = call.prompt_tokens or 1, call.predicted_tokens or 1
-    (here, one), (there, two) = (
-        _soonest(group, prompt + predicted, tuning.split_candidates, config) for group in (first, second)
-    )
-    found = split_request(prompt, predicted, one, two, config, call.max_tokens)
-    if found.whole:
-        return Cut(here if found.tokens else there, None, found.total, found.total)
-    return Cut(here, there, found.tokens, found.total)
-
-
-def _soonest(
-    group: Sequence[Instance], need_tokens: int, candidates: int, config: SplitConfig
-) -> tuple[Instance, Backlog]:
-    """Returns the instance of a group that will be done first with what it has, and that."""
-    by_name = sorted(group, key=lambda instance: instance.uid)
-    found = split_given.soonest(
-        by_name,
-        need_tokens,
-        lambda instance: int(_model(instance).kv_capacity_tokens),
-        lambda instance: instance.in_flight,
-        candidates,
-        lambda instance: backlog(instance, config),
-    )
+    prompt = call.prompt_tokens or 1
+    total = total_tokens(prompt, call.predicted_tokens or 1, config, call.max_tokens)
+    looks = Looks(_room_tokens, lambda instance: instance.in_flight, lambda instance: backlog(instance, config))
+    found = split_given.place((first, second), looks, prompt, total, mix, config, tuning.split_candidates)
     if found is None:
-        raise ValueError(f"no instance has room for its {need_tokens} tokens")
-    return found
+        raise ValueError(f"no instance has room for its {total} tokens")
+    return Cut(found.first, found.second, found.tokens, found.total)
+
+
+def _room_tokens(instance: Instance) -> int:
+    return int(_model(instance).kv_capacity_tokens)
 
 
 def warm_up(instance: Instance, call: Call) -> None:
     """Compiles, or loads from the cache, what a decision needs."""
-    best_cut([instance], [instance], call, "any", wire.RequestTuning())
+    mix = RequestMix().after(call.prompt_tokens or 1, call.predicted_tokens or 1)
+    for split in ("any", "none"):
+        best_cut([instance], [instance], call, split, wire.RequestTuning(), mix)
     limits = _limits(instance)
     passes = EnginePasses(_model(instance), limits.max_num_batched_tokens, limits.max_num_seqs, ITL_S)
     passes.costs(instance.state.max_mhz, np.ones(1, dtype=np.int64))

@@ -1,7 +1,7 @@
 """Chooses requests to split over two instances where the policy says so; `split_plans` decides where to cut.
 
-Instances of a class, in the order of their names, are two groups: the first ones do first parts, the others second
-parts. In each the policy's route says which one: by turns, the least loaded, or else the one that is done first.
+Instances of a class are two groups: those that generate least do first parts, the others second parts. Routes by turns
+and by load keep to groups in the order of names, and take one of each; else the decision itself says which.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
 
+from core.algorithms.split.request_mix import RequestMix
 from core.controllers.request import routing
 from core.controllers.request.routing import Route, RouteRequest
 from core.controllers.request.turns import RoundRobin
 from core.engine.engine_model import UnknownConfiguration
-from core.observations.request.request_configs import first_parts
+from core.observations.request.request_configs import groups
 
 from ..fleet.instance import Instance
 from ..fleet.view import FleetView
@@ -59,6 +60,7 @@ class Splitter:
         self._plans: ModuleType | None = None
         self._loading = False
         self._turns: dict[str, RoundRobin] = defaultdict(RoundRobin)  # by service, class and group
+        self._mixes: dict[str, RequestMix] = defaultdict(RequestMix)  # by service and class
         self.counts: dict[tuple[str, str], int] = defaultdict(int)  # (service, split | whole)
 
     def plan(self, call: Call) -> SplitPlan | None:
@@ -73,39 +75,44 @@ class Splitter:
         own = of_one_connector([i for i in open_ones if i.rank == request.class_rank] or open_ones)
         if len(own) >= 2 and self._load(own, call):
             assert self._plans is not None
-            own = sorted(own, key=lambda i: i.uid)
-            count, route = first_parts(len(own), tuning.split_first_share), service.policy.route
-            first, second = (
-                self._routed(group, route, f"{service.name}/{request.class_rank}/{n}")
-                for n, group in enumerate((own[:count], own[count:]))
-            )
+            key, route = f"{service.name}/{request.class_rank}", service.policy.route
+            mix = self._mixes[key] = self._mixes[key].after(call.prompt_tokens or 1, call.predicted_tokens or 1)
+            first, second = self._groups(own, route, tuning.split_first_share, key)
             try:
-                found = self._plans.best_cut(first, second, call, service.policy.split, tuning)
+                found = self._plans.best_cut(first, second, call, service.policy.split, tuning, mix)
             except (UnknownConfiguration, ValueError) as error:
                 log.warning("request %s is not split: %s", call.request_id, error)
         whole = found is None or found.second is None
         self.counts[service.name, "whole" if whole else "split"] += 1
         if found is None or (whole and service.policy.route != Route.PREDICTED):
             return None
-        reason = "done first with all of it" if whole else f"split at token {found.tokens} of {found.total}"
+        reason = (
+            "whole: best for it, and for what is there" if whole else f"split at token {found.tokens} of {found.total}"
+        )
         here = self._taken(call, found.first, request, reason)
         there = None if found.second is None else self._taken(call, found.second, request, reason)
         if there is not None:
-            here.part, there.part = (Part(found.tokens, found.total, second) for second in (False, True))
+            here.does(Part(found.tokens, found.total, second=False))
+            there.does(Part(found.tokens, found.total, second=True))
         return SplitPlan(here, there, found.tokens, found.total, _CHUNK_TOKENS if tuning.split_chunked else None)
 
     def _taken(self, call: Call, instance: Instance, request: RouteRequest, reason: str) -> Slot:
         estimate = routing.estimate([instance.candidate()], request)[0]
         return self._dispatcher.take(call, (instance, routing.chosen(estimate, reason)))
 
-    def _routed(self, group: list[Instance], route: str, turns: str) -> list[Instance]:
-        """Returns those of a group that its route leaves: by turns and by load one, else all."""
+    def _groups(self, own: Sequence[Instance], route: str, share: float, key: str) -> tuple[Sequence[Instance], ...]:
+        by_name = sorted(own, key=lambda i: i.uid)
+        if route not in (ROUND_ROBIN, LEAST_LOADED):
+            return groups(by_name, _decoding, share)
+        fixed = groups(by_name, lambda _: 0, share)
+        return tuple(self._routed(group, route, f"{key}/{n}") for n, group in enumerate(fixed))
+
+    def _routed(self, group: Sequence[Instance], route: str, turns: str) -> list[Instance]:
+        """Returns the one of a group whose turn it is, or which has the least load."""
         if route == ROUND_ROBIN:
             uid = self._turns[turns].next([instance.uid for instance in group])
             return [instance for instance in group if instance.uid == uid]
-        if route == LEAST_LOADED:
-            return [min(group, key=lambda i: (routing.weighed_load(i.candidate()), i.uid))]
-        return group
+        return [min(group, key=lambda i: (routing.weighed_load(i.candidate()), i.uid))]
 
     def _load(self, instances: Sequence[Instance], call: Call) -> bool:
         if self._plans is None and not self._loading:
@@ -128,6 +135,10 @@ class Splitter:
     def close(self) -> None:
         if self._loader is not None:
             self._loader.shutdown(wait=False, cancel_futures=True)
+
+
+def _decoding(instance: Instance) -> int:
+    return instance.in_flight - instance.prompts_only
 
 
 def of_one_connector(instances: Sequence[Instance]) -> list[Instance]:

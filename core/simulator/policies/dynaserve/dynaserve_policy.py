@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from core.algorithms.split.split_point import Backlog, Split, SplitConfig, SplitPolicy, split_request
+from core.algorithms.split.request_mix import RequestMix
+from core.algorithms.split.split_point import SplitConfig, SplitPolicy, total_tokens
 from core.engine.engine_model import engine_model
 from core.observations.demand.class_view import partition_option
 from core.observations.fleet.autoscale_given import largest_tp
-from core.observations.request.request_configs import first_parts, itl_limit_s
+from core.observations.request.request_configs import first_parts, groups, itl_limit_s
 from core.observations.request.split_configs import SPLITS, split_config
-from core.observations.request.split_given import soonest
+from core.observations.request.split_given import Looks, Place, place
 from core.observations.step_configs import shared_out_config
 from core.policy.knobs import USUAL_S, WHOLE
 from core.policy.presets import PRESETS, Policy
@@ -114,17 +115,17 @@ def begin(config: DynaserveConfig, world: World) -> Plan:
     if whole_by_turns:
         members = tuple(Member(spec, FIRST) for spec in specs)
         return Plan(members, (PoolPlan(FIRST, "round_robin"),), cells, ())
-    firsts = first_parts(len(specs), config.first_share)
-    members = tuple(Member(spec, FIRST if n < firsts else SECOND) for n, spec in enumerate(specs))
     token_s = _kv_bytes(specs[0]) / (config.link_gb_per_s * 1e9)
-    by_turns = config.routing == "round_robin"
-    handover = Handover(SECOND, "prompt" if by_turns else "routed", token_s, config.latency_s, config.chunked)
-    pools = (PoolPlan(FIRST, "round_robin", handover), PoolPlan(SECOND, "round_robin"))
-    if by_turns:
-        return Plan(members, pools, cells, ())
+    if config.routing == "round_robin":
+        firsts = first_parts(len(specs), config.first_share)
+        members = tuple(Member(spec, FIRST if n < firsts else SECOND) for n, spec in enumerate(specs))
+        handover = Handover(SECOND, "prompt", token_s, config.latency_s, config.chunked)
+        return Plan(members, (PoolPlan(FIRST, "round_robin", handover), PoolPlan(SECOND, "round_robin")), cells, ())
+    handover = Handover(FIRST, "routed", token_s, config.latency_s, config.chunked)
     tracker = LoadTracker(tuple(PredictedInstance(spec, itl_s) for spec in specs), token_s, config.latency_s)
-    scheduler = GlobalScheduler(config, tracker, tuple(range(firsts)), tuple(range(firsts, len(specs))))
-    return Plan(members, pools, cells, (scheduler,), scheduler)
+    scheduler = GlobalScheduler(config, tracker)
+    members = tuple(Member(spec, FIRST) for spec in specs)
+    return Plan(members, (PoolPlan(FIRST, "round_robin", handover),), cells, (scheduler,), scheduler)
 
 
 def instances(config: DynaserveConfig, world: World) -> list[InstanceSpec]:
@@ -152,11 +153,9 @@ class GlobalScheduler:
     name = "split"
     tick_s = _TICK_S
 
-    def __init__(
-        self, config: DynaserveConfig, tracker: LoadTracker, firsts: tuple[int, ...], seconds: tuple[int, ...]
-    ) -> None:
+    def __init__(self, config: DynaserveConfig, tracker: LoadTracker) -> None:
         self._config, self.tracker = config, tracker
-        self._firsts, self._seconds = firsts, seconds
+        self._mix, self._offered = RequestMix(), -1
         self._room = [engine.spec.kv_capacity for engine in tracker.instances]
         self._cuts: Counter[str] = Counter()
         self._probes = 0
@@ -168,47 +167,42 @@ class GlobalScheduler:
 
     def place(self, request: RequestView, view: FleetView) -> Placement | None:
         """None: it fits nowhere."""
-        new = request.prompt_tokens - request.cached_tokens
-        need = request.prompt_tokens + request.predicted_tokens
-        first, second = (self._soonest(group, need, view) for group in (self._firsts, self._seconds))
-        if first is None or second is None:
-            return None
-        found = split_request(new, request.predicted_tokens, first[1], second[1], self._config.cut)
-        self._count(found)
-        total = found.total + request.cached_tokens
-        placed = Placed(request.number, request.prompt_tokens, total)
-        if found.whole:
-            i = first[0] if found.tokens > 0 else second[0]
-            self.tracker.note(placed, i)
-            return Placement(i)
-        tokens = found.tokens + request.cached_tokens
-        self.tracker.note(replace(placed, split=tokens, second=second[0]), first[0])
-        return Placement(first[0], tokens, second[0])
-
-    def _soonest(self, group: tuple[int, ...], need: int, view: FleetView) -> tuple[int, Backlog] | None:
-        """Returns the instance of a group that will be done first with what it has."""
-        return soonest(
-            (i for i in group if view.state[i] == SERVING),
-            need,
-            lambda i: self._room[i],
-            lambda i: self.tracker.count(i, view),
-            self._config.candidates,
-            lambda i: self.tracker.backlog(i, view),
+        new, config = request.prompt_tokens - request.cached_tokens, self._config
+        total = total_tokens(request.prompt_tokens, request.predicted_tokens, config.cut)
+        if request.number != self._offered:
+            self._mix, self._offered = self._mix.after(new, request.predicted_tokens), request.number
+        serving = [i for i, state in enumerate(view.state) if state == SERVING]
+        firsts, seconds = groups(serving, lambda i: self.tracker.decoding(i, view), config.first_share)
+        looks = Looks(
+            self._room.__getitem__, lambda i: self.tracker.count(i, view), lambda i: self.tracker.backlog(i, view)
         )
+        found = place(
+            (firsts, seconds), looks, new, total - request.cached_tokens, self._mix, config.cut, config.candidates
+        )
+        if found is None:
+            return None
+        self._count(found, new)
+        placed = Placed(request.number, request.prompt_tokens, total)
+        if found.second is None:
+            self.tracker.note(placed, found.first)
+            return Placement(found.first)
+        tokens = found.tokens + request.cached_tokens
+        self.tracker.note(replace(placed, split=tokens, second=found.second), found.first)
+        return Placement(found.first, tokens, found.second)
 
-    def _count(self, found: Split) -> None:
-        self._probes += found.probes
-        if found.whole:
-            self._cuts["whole on the first" if found.tokens else "whole on the second"] += 1
-        elif found.tokens == found.prompt:
+    def _count(self, found: Place[int], prompt_tokens: int) -> None:
+        self._probes += found.cut.probes
+        if found.second is None:
+            self._cuts["whole"] += 1
+        elif found.tokens == prompt_tokens:
             self._cuts["after the prompt"] += 1
         else:
-            self._cuts["in the prompt" if found.tokens < found.prompt else "in the output"] += 1
+            self._cuts["in the prompt" if found.tokens < prompt_tokens else "in the output"] += 1
 
     def step(self, view: FleetView) -> Answer:
         """Calibrates each instance; a decision each `report_s`, for all requests placed since the last one."""
         if self._config.calibrate_s > 0.0:
-            for i in (*self._firsts, *self._seconds):
+            for i in range(len(self.tracker.instances)):
                 self.tracker.calibrate(i, view, self._config.gain)
         if not self._cuts or view.now_s < self._reported_s + self._config.report_s:
             return Answer()

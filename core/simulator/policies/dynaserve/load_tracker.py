@@ -102,6 +102,7 @@ class LoadTracker:
         self._token_s, self._latency_s = link_token_s, latency_s
         self._placed = _Requests()
         self._seen: list[set[int]] = [set() for _ in instances]
+        self._only_prompts: list[set[int]] = [set() for _ in instances]  # first parts that generate nothing
         self._to_come: list[dict[int, Row]] = [{} for _ in instances]  # second parts, while the first is under way
         self._lands_s: dict[int, float] = {}  # latest time at which one that left its first instance is on the next
         self._last: dict[int, _Snapshot] = {}
@@ -114,6 +115,8 @@ class LoadTracker:
         self._placed.put(placed)
         self._seen[first].add(placed.number)
         if placed.split > 0:
+            if placed.split <= placed.prompt:
+                self._only_prompts[first].add(placed.number)
             self._to_come[placed.second][placed.number] = parts(placed.prompt, placed.total, placed.split)[1]
 
     # -- what an instance has --------------------------------------------------------------------------
@@ -121,6 +124,10 @@ class LoadTracker:
     def count(self, i: int, view: FleetView) -> int:
         """Counts the micro-requests of an instance, those to come included."""
         return int(view.running[i] + view.waiting[i]) + len(self._to_come[i])
+
+    def decoding(self, i: int, view: FleetView) -> int:
+        """Counts those of them that generate there."""
+        return self.count(i, view) - len(self._only_prompts[i])
 
     def backlog(self, i: int, view: FleetView) -> Backlog:
         """All that an instance has to do, the parts to come last."""
@@ -150,6 +157,7 @@ class LoadTracker:
 
     def _left(self, i: int, number: int, now_s: float) -> None:
         """It is not on this instance any more: over, or on its way to the next one."""
+        self._only_prompts[i].discard(number)
         placed = self._placed.get(number)
         if placed is None or placed.split == 0 or i == placed.second:
             self._placed.drop(number)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.algorithms.split.kv_transfer import Link, exposed_s, exposure
-from core.algorithms.split.split_point import Backlog, pass_costs, split_request
+from core.algorithms.split.split_point import pass_costs
+from core.algorithms.split.sustained_rates import Steady, best_cut
 from core.algorithms.split.virtual_passes import parts
 from core.engine.engine_model import engine_model
 
@@ -46,22 +47,22 @@ def test_chunks_cost_more_when_latency_outweighs_overlap() -> None:
 def test_chunking_removes_94_percent_when_a_reasoning_request_is_split() -> None:
     """Section 6.6: Mini Reasoning (219 prompt, 1467 output tokens), Qwen2.5-14B, 94 % less exposed transfer.
 
-    On one 200 Gb/s link, beside 40 other sequences. The size of a chunk is not in the paper; 56 tokens cut the first
+    On one 200 Gb/s link, beside 40 other sequences. The size of a chunk is not in the paper; 60 tokens cut the first
     part into 17 or 18, which gives its figure, and the 16 tokens of a block of vLLM's give more.
     """
     engine = engine_model("Qwen2.5-14B", "A100-80GB", 1)
     link, kv_bytes = Link(25e9, 20e-6), engine.constants.kv_bytes
-    idle = Backlog.of(pass_costs(engine, 1410.0, 2048), [], 0)
-    found = split_request(219, 1467, idle, idle)
-    prompt, passes, _ = parts(found.prompt, found.total, found.tokens)[0]
+    alike = Steady(pass_costs(engine, 1410.0, 2048).values, 0.095)
+    cut, *_ = best_cut(alike, alike, (1, 1), 219, 219 + 1467, 6)  # of cuts: whole requests sustain more
+    prompt, passes, _ = parts(219, 219 + 1467, cut)[0]
     assert prompt == 219  # decodes go along with the prompt: a split beyond it
     tokens = np.arange(prompt, prompt + passes + 1)
     step_s = engine.iteration(1410.0, decodes=40, context_tokens=40 * 800.0).t_s
     ends = step_s * np.arange(1, len(tokens) + 1)
-    found = exposure(tokens, ends, 56, kv_bytes, link)
+    found = exposure(tokens, ends, 60, kv_bytes, link)
     assert found.chunks in (17, 18)
     assert found.removed >= 0.94
-    even = exposure(tokens[: 17 * 56 - prompt + 1], ends[: 17 * 56 - prompt + 1], 56, kv_bytes, link)
+    even = exposure(tokens[: 17 * 60 - prompt + 1], ends[: 17 * 60 - prompt + 1], 60, kv_bytes, link)
     assert even.removed == pytest.approx(0.94, abs=0.005)  # no short chunk at the end
     assert exposure(tokens, ends, 16, kv_bytes, link).removed > even.removed
     assert exposure(tokens, ends, int(tokens[-1]), kv_bytes, link).removed == pytest.approx(0.0)

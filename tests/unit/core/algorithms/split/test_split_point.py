@@ -1,12 +1,10 @@
-"""DynaServe's split against walks, pass by pass, and against every split there is."""
+"""DynaServe's virtual passes against walks, pass by pass."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,14 +13,13 @@ from core.algorithms.split import virtual_passes
 from core.algorithms.split.split_point import (
     Backlog,
     PassCosts,
-    Split,
     SplitConfig,
-    SplitPolicy,
+    burden_s,
     calibrated,
     finish_s,
+    first_token_s,
     pass_costs,
-    split_at,
-    split_request,
+    total_tokens,
 )
 from core.engine.corrections import KNOTS, Correction
 from core.engine.engine_model import EngineModel, engine_model
@@ -90,17 +87,6 @@ def costs(budget: int = 64, cap: int = 8, instance: EngineModel = A100) -> PassC
     return pass_costs(instance, MHZ, budget, cap)
 
 
-def parts(found: Split) -> tuple[Row, Row]:
-    """Both micro-requests as rows of a backlog."""
-    return virtual_passes.parts(found.prompt, found.total, found.tokens)
-
-
-def grown(backlog: Backlog, part: Row) -> Backlog:
-    """With a micro-request more, last in the queue; an empty one changes nothing."""
-    rows = [part] if part[0] + part[1] else []
-    return Backlog.of(backlog.costs, [*map(tuple, backlog.work.tolist()), *rows], backlog.admitted)
-
-
 @settings(deadline=None, max_examples=examples(50))
 @given(st.lists(rows, max_size=14), st.integers(0, 8), st.sampled_from([5, 16, 64]), st.sampled_from([A100, MIXTRAL]))
 def test_finish_time_is_that_of_a_walk_when_the_queue_is_any(
@@ -113,18 +99,36 @@ def test_finish_time_is_that_of_a_walk_when_the_queue_is_any(
 
 @settings(deadline=None, max_examples=examples(40))
 @given(st.lists(rows, max_size=12), st.integers(0, 8), rows)
-def test_finish_time_with_a_new_request_is_that_of_a_walk_when_the_prefix_is_shared(
-    work: list[Row], admitted: int, part: Row
-) -> None:
-    """`split_request` walks what comes before the new request once, for all probes."""
+def test_finish_time_with_a_new_request_is_that_of_a_walk(work: list[Row], admitted: int, part: Row) -> None:
     admitted = min(admitted, len(work))
-    prompt, output = max(1, part[0]), max(1, part[1])
-    one, two = Backlog.of(costs(), work, admitted), Backlog.of(costs(), work[: admitted // 2], admitted // 2)
-    found = split_request(prompt, output, one, two, SplitConfig(margin_tokens=0))
-    for backlog, part_, seen_s in zip((one, two), parts(found), (found.first_s, found.second_s), strict=True):
-        grown = [tuple(row) for row in backlog.work.tolist()] + ([part_] if part_[0] + part_[1] else [])
-        expected = walk(A100, grown, backlog.admitted, 64, 8, A100.kv_capacity_tokens)
-        assert seen_s == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    more = [part] if part[0] + part[1] else []
+    expected = walk(A100, [*work, *more], admitted, 64, 8, A100.kv_capacity_tokens)
+    assert finish_s(Backlog.of(costs(), work, admitted), part) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@settings(deadline=None, max_examples=examples(40))
+@given(st.lists(rows, max_size=12), st.integers(0, 8), st.integers(1, 200))
+def test_first_token_is_that_of_a_walk_to_the_end_when_nothing_decodes_longer(
+    work: list[Row], admitted: int, prompt: int
+) -> None:
+    """With a single token of answer the walk ends where the prompt does, if all else has ended before."""
+    admitted = min(admitted, len(work))
+    backlog = Backlog.of(costs(), work, admitted)
+    found, end_s = first_token_s(backlog, prompt), finish_s(backlog, (prompt, 0, 0))
+    assert found <= end_s * (1 + 1e-12)
+    prompts = [(prefill, 0, cached) for prefill, _, cached in work if prefill]
+    alone = Backlog.of(costs(), prompts, min(admitted, len(prompts)))
+    assert first_token_s(alone, prompt) == pytest.approx(finish_s(alone, (prompt, 0, 0)), rel=1e-9)
+
+
+def test_burden_is_less_where_a_queue_is_shorter_and_where_less_is_decoded() -> None:
+    c = pass_costs(A100, MHZ, 2048)
+    idle, busy = Backlog.of(c, [], 0), Backlog.of(c, [(0, 300, 800)] * 30, 30)
+    queue = Backlog.of(c, [(0, 300, 800)] * 30 + [(4096, 100, 0)] * 3, 30)
+    assert burden_s(idle, 500) < burden_s(busy, 500) < burden_s(queue, 500)
+    few_long, many = Backlog.of(c, [(0, 1400, 300)], 1), Backlog.of(c, [(0, 100, 800)] * 40, 40)
+    assert finish_s(few_long) > finish_s(many)
+    assert burden_s(few_long, 500) < burden_s(many, 500)  # it ends late, and is less work
 
 
 def test_requests_wait_when_the_kv_cache_has_no_room() -> None:
@@ -140,105 +144,16 @@ def test_requests_wait_when_the_kv_cache_has_no_room() -> None:
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(0, 400))
 def test_parts_are_the_whole_request_when_cut_anywhere(prompt: int, output: int, at: int) -> None:
     total = prompt + output
-    idle = Backlog.of(costs(), [], 0)
-    one, two = parts(split_at(min(at, total), prompt, total, idle, idle))
+    one, two = virtual_passes.parts(prompt, total, min(at, total))
     assert one[0] + two[0] == prompt
     assert one[1] + two[1] == output - 1  # the prompt's last pass brings the first token
     if two[0] + two[1]:
         assert two[2] == min(at, total) == one[0] + one[1]  # its cache is what the first part has computed
 
 
-def brute_force(prompt: int, total: int, one: Backlog, two: Backlog) -> float:
-    found = (split_at(s, prompt, total, one, two) for s in range(total + 1))
-    return min(max(split.first_s, split.second_s) for split in found)
-
-
-def backlog(rng: np.random.Generator, most: int) -> Backlog:
-    n = int(rng.integers(0, most + 1))
-    decoding = [(0, int(rng.integers(1, 400)), int(rng.integers(50, 2000))) for _ in range(n)]
-    waiting = [(int(rng.integers(50, 2000)), int(rng.integers(1, 400)), 0) for _ in range(n // 4)]
-    return Backlog.of(pass_costs(A100, MHZ, 2048), decoding + waiting, n)
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_split_is_within_one_percent_of_every_other_when_queues_are_random(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    one, two = backlog(rng, 24), backlog(rng, 24)
-    prompt, output = int(rng.integers(1, 1500)), int(rng.integers(1, 500))
-    found = split_request(prompt, output, one, two, SplitConfig(margin_tokens=0))
-    assert found.probes <= 6
-    best_s = brute_force(prompt, prompt + output, one, two)
-    assert best_s <= max(found.first_s, found.second_s) * (1 + 1e-12)
-    assert max(found.first_s, found.second_s) <= 1.01 * best_s
-
-
-@pytest.mark.parametrize("lengths", [(219, 1467), (2048, 512), (8192, 32), (1024, 1024)])  # the paper's shapes
-def test_stream_throughput_is_within_one_percent_when_the_oracle_tries_all_joint_splits(
-    lengths: tuple[int, int],
-) -> None:
-    """Requests one after another, none known before it comes; the oracle knows them all (on a grid of 25 ratios)."""
-    prompt, output = lengths
-    sizes = [(prompt, output), (prompt // 2 + 1, output), (prompt, output // 2 + 1)]
-    idle = Backlog.of(pass_costs(A100, MHZ, 2048), [], 0)
-    one = two = idle
-    for p, d in sizes:
-        first, second = parts(split_request(p, d, one, two, SplitConfig(margin_tokens=0)))
-        one, two = grown(one, first), grown(two, second)
-    made_s = max(finish_s(one), finish_s(two))
-    grid = [[parts(split_at(round(k * (p + d) / 24), p, p + d, idle, idle)) for k in range(25)] for p, d in sizes]
-    best_s = min(
-        max(finish_s(Backlog.of(idle.costs, [part[side] for part in chosen], 0)) for side in (0, 1))
-        for chosen in itertools.product(*(row[::2] for row in grid))
-    )
-    assert made_s <= 1.01 * best_s  # the same tokens, so throughputs are as times are
-
-
-def test_request_stays_whole_when_the_other_instance_is_busy_for_longer() -> None:
-    busy = Backlog.of(pass_costs(A100, MHZ, 2048), [(0, 2000, 500)] * 8, 8)
-    idle = Backlog.of(pass_costs(A100, MHZ, 2048), [], 0)
-    assert split_request(300, 100, busy, idle).tokens == 0
-    assert split_request(300, 100, idle, busy).tokens == 420  # with the margin
-    assert split_request(300, 100, idle, busy).whole
-
-
-def test_split_moves_away_from_an_instance_when_its_work_or_scale_grows() -> None:
-    c = pass_costs(A100, MHZ, 2048)
-    even = [(0, 300, 800)] * 6
-    base = split_request(1024, 1024, Backlog.of(c, even, 6), Backlog.of(c, even, 6)).tokens
-    more = split_request(1024, 1024, Backlog.of(c, [*even, (600, 100, 0)], 6), Backlog.of(c, even, 6)).tokens
-    slow = split_request(1024, 1024, Backlog.of(c, even, 6, scale=1.3), Backlog.of(c, even, 6)).tokens
-    late = split_request(1024, 1024, Backlog.of(c, even, 6, lead_s=2.0), Backlog.of(c, even, 6)).tokens
-    assert max(more, slow, late) < base
-
-
-def test_split_balances_beyond_the_prompt_when_output_is_long() -> None:
-    """Figure 5: with 1024 and 1024 tokens the instances are level when the first one decodes too."""
-    idle = Backlog.of(pass_costs(A100, MHZ, 2048), [], 0)
-    found = split_request(1024, 1024, idle, idle)
-    assert 1024 < found.tokens < 2048
-    assert found.first_s == pytest.approx(found.second_s, rel=0.01)
-
-
-def test_ends_are_disaggregation_and_colocation_when_asked_for() -> None:
-    c = pass_costs(A100, MHZ, 2048)
-    idle, busy = Backlog.of(c, [], 0), Backlog.of(c, [(0, 50, 100)], 1)
-    apart = split_request(500, 200, idle, idle, SplitConfig(SplitPolicy.DISAGGREGATED))
-    assert parts(apart)[0] == (500, 0, 0)
-    assert parts(apart)[1] == (0, 219, 500)
-    whole = SplitConfig(SplitPolicy.COLOCATED, margin_tokens=0)
-    assert parts(split_request(500, 200, idle, busy, whole)) == ((500, 199, 0), (0, 0, 700))
-    assert split_request(500, 200, busy, idle, whole).tokens == 0
-
-
 def test_margin_is_added_when_the_limit_allows_it() -> None:
-    idle = Backlog.of(costs(), [], 0)
-    assert split_request(10, 30, idle, idle).total == 60
-    assert split_request(10, 30, idle, idle, max_tokens=35).total == 45
-
-
-def test_first_probe_is_the_end_of_the_prompt_when_one_is_allowed() -> None:
-    idle = Backlog.of(costs(), [], 0)
-    assert split_request(77, 30, idle, idle, SplitConfig(max_probes=1)).tokens == 77
+    assert total_tokens(10, 30, SplitConfig()) == 60
+    assert total_tokens(10, 30, SplitConfig(), max_tokens=35) == 45
 
 
 def test_scale_converges_when_measurements_are_steady() -> None:
@@ -257,7 +172,7 @@ def test_scale_converges_when_measurements_are_steady() -> None:
         lambda c: Backlog.of(c, [(1, 2, 3)], 2),
         lambda c: Backlog.of(c, [(0, 2, 3)] * 9, 9),
         lambda c: Backlog.of(c, [], 0, scale=0.0),
-        lambda c: split_request(0, 5, Backlog.of(c, [], 0), Backlog.of(c, [], 0)),
+        lambda _: total_tokens(0, 5, SplitConfig()),
         lambda _: pass_costs(A100, MHZ, 0),
         lambda _: pass_costs(engine_model("Llama3-70B", "A100-40GB", 1), MHZ, 64),
         lambda _: SplitConfig(max_probes=0),

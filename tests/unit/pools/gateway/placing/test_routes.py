@@ -173,7 +173,25 @@ async def test_only_those_with_the_fewest_requests_are_looked_at(candidates: int
     sent(house, 0, house.call(prompt=16_000, predicted=4000))
     for _ in range(2):
         sent(house, 1, house.call(prompt=1, predicted=1))
-    assert parts(house, splitter, 1) == [(0 if candidates == 1 else 1, 2)]
+    assert parts(house, splitter, 1) == [(2, 0 if candidates == 1 else 1)]
+
+
+async def test_first_parts_go_where_least_is_generated_and_not_by_name() -> None:
+    house, splitter = splitting("predicted", "prompt", count=2)
+    sent(house, 0, house.call(prompt=100, predicted=400))
+    assert parts(house, splitter, 3) == [(1, 0)] * 3  # parts of prompts generate nothing
+    assert [house.instances[n].prompts_only for n in (0, 1)] == [0, 3]
+
+
+async def test_parts_of_prompts_are_counted_until_they_end() -> None:
+    house, splitter = splitting("predicted", "prompt", count=2)
+    plan = splitter.plan(house.call(prompt=2000, predicted=400))
+    assert plan is not None
+    instance = plan.first.instance
+    assert (instance.in_flight, instance.prompts_only) == (1, 1)
+    plan.first.end()
+    plan.first.end()
+    assert (instance.in_flight, instance.prompts_only) == (0, 0)
 
 
 async def test_cache_is_sent_in_chunks_or_at_once() -> None:
