@@ -312,9 +312,9 @@ def test_greenserve_gives_back_what_the_load_does_not_need_and_no_request_fails(
 
 
 @pytest.mark.usefixtures("rush")
-@pytest.mark.parametrize("policy", ["dynaserve", "pd_disagg"])
-def test_requests_are_split_over_two_engines(demo: Operator, policy: str) -> None:
-    since = demo.follow(policy)
+@pytest.mark.parametrize("words", [("dynaserve", "itl_limit_s=0.025"), ("pd_disagg",)])
+def test_requests_are_split_over_two_engines(demo: Operator, words: tuple[str, ...]) -> None:
+    since = demo.follow(*words)
     demo.seen("requests that were split", SERVED + " AND route_reason LIKE 'split at token%%'", since, least=3)
 
 

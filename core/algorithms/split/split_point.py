@@ -177,7 +177,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a stream of requests of one mix is to be served. `prompt_share` and `output_share`: of each request's tokens,
+    """Says how a stream of requests of one mix is served. `prompt_share` and `output_share`: of each request's tokens,
     those that its first instance does; both 1: all of it.
 
     `rps` is what that sustains, `whole_rps` what whole requests on all instances would.

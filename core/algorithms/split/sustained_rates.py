@@ -113,7 +113,7 @@ def rate_of(i: Steady, part: tuple[int, int, int]) -> float:
 def best_cut(
     first: Steady, second: Steady, counts: tuple[int, int], prompt: int, total: int, probes: int
 ) -> tuple[int, float, float, int]:
-    """Bisects on the difference of the rates that both groups of so many like instances sustain of their parts.
+    """Finds the cut that two groups of so many like instances sustain most of, by bisection on the difference of rates.
 
     The first probe is the end of the prompt: disaggregation. Returns the best cut, the requests/s that it sustains,
     those that whole requests on all instances do, and the probes made.

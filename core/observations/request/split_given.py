@@ -123,7 +123,7 @@ def backlog(
 
 @dataclass(frozen=True, slots=True)
 class Looks(Generic[T]):
-    """How instances are looked at. `room_tokens`: of a KV cache; `requests`: the micro-requests there; `backlog`: all
+    """Looks at instances. `room_tokens`: of a KV cache; `requests`: the micro-requests there; `backlog`: all
     that one has to do, which takes the longest to tell."""
 
     room_tokens: Callable[[T], int]

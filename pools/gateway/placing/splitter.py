@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -76,7 +77,8 @@ class Splitter:
         if len(own) >= 2 and self._load(own, call):
             assert self._plans is not None
             key, route = f"{service.name}/{request.class_rank}", service.policy.route
-            mix = self._mixes[key] = self._mixes[key].after(call.prompt_tokens or 1, call.predicted_tokens or 1)
+            answer = min(call.predicted_tokens or 1, call.max_tokens or math.inf)
+            mix = self._mixes[key] = self._mixes[key].after(call.prompt_tokens or 1, int(answer))
             first, second = self._groups(own, route, tuning.split_first_share, key)
             try:
                 found = self._plans.best_cut(first, second, call, service.policy.split, tuning, mix)

@@ -173,8 +173,8 @@ class GlobalScheduler:
             self._mix, self._offered = self._mix.after(new, request.predicted_tokens), request.number
         serving = [i for i, state in enumerate(view.state) if state == SERVING]
         firsts, seconds = groups(serving, lambda i: self.tracker.decoding(i, view), config.first_share)
-        looks = Looks(
-            self._room.__getitem__, lambda i: self.tracker.count(i, view), lambda i: self.tracker.backlog(i, view)
+        looks: Looks[int] = Looks(
+            lambda i: self._room[i], lambda i: self.tracker.count(i, view), lambda i: self.tracker.backlog(i, view)
         )
         found = place(
             (firsts, seconds), looks, new, total - request.cached_tokens, self._mix, config.cut, config.candidates

@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 
 from pools import wire
+from pools.gateway.placing.split_plans import Cut
 from pools.gateway.server import Config, GatewayServer
 from tests.fakes.fleet import MODEL, SECRET, FakeFleet
 from tests.integration.pools.test_simnode_abilities import MODEL as ENGINE_MODEL
@@ -24,14 +26,10 @@ from tests.representatives import first
 AUTH = {"Authorization": f"Bearer {SECRET}"}
 
 
-@dataclass
-class Here:
-    """An executor that works at once."""
-
-    def submit(self, work: Any, *arguments: Any) -> None:
-        work(*arguments)
-
-    def shutdown(self, **_: Any) -> None: ...
+def best_cut(first: Any, second: Any, call: Any, split: str, tuning: wire.RequestTuning, mix: Any) -> Cut:
+    """Cuts at the end of the prompt, or else in the middle of the answer: either engine generates."""
+    total = call.prompt_tokens + call.max_tokens
+    return Cut(first[0], second[0], call.prompt_tokens if split == "prompt" else total - call.max_tokens // 2, total)
 
 
 @dataclass
@@ -84,7 +82,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
         server = GatewayServer(Config("127.0.0.1", 0, spool, learns=False))
         await server.start()
         stack.push_async_callback(server.stop)
-        server.gateway.splitter._loader = Here()  # type: ignore[assignment]
+        server.gateway.splitter._plans = SimpleNamespace(best_cut=best_cut)  # type: ignore[assignment]
         http = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)))
         pair = Pair(server, FakeFleet(urls, engine_model=ENGINE_MODEL), node, urls, http, spool)
         pair.follow()
