@@ -22,7 +22,7 @@ CLOCK_STEP_MHZ = 15.0
 class StepTable:
     """Predictions of one configuration at one clock."""
 
-    __slots__ = ("_decode", "_mhz", "_model", "_prefill", "idle_w", "kv_capacity_tokens", "prefill_s_per_token")
+    __slots__ = ("_decode", "_mhz", "_model", "_prefill", "_prompt_token_s", "idle_w", "kv_capacity_tokens")
 
     def __init__(self, model: IterationCosts, mhz: float) -> None:
         self._model = model
@@ -31,7 +31,15 @@ class StepTable:
         self._prefill: dict[tuple[int, int], tuple[float, float]] = {}
         self.idle_w = model.idle_watts(mhz)
         self.kv_capacity_tokens = model.kv_capacity_tokens
-        self.prefill_s_per_token = model.iteration_of(mhz, Totals.plain(2048, 0.0, 0.0)).t_s / 2048.0
+        self._prompt_token_s: dict[int, float] = {}
+
+    def prompt_token_s(self, token_budget: int) -> float:
+        """Returns the time of a prompt's token where iterations are full of them, of so many (1 or more)."""
+        known = self._prompt_token_s.get(token_budget)
+        if known is None:
+            result = self._model.iteration_of(self._mhz, Totals.plain(token_budget, 0.0, 0.0))
+            known = self._prompt_token_s[token_budget] = result.t_s / token_budget
+        return known
 
     def decode(self, batch: int) -> tuple[float, float]:
         """Returns the time and energy of an iteration that decodes `batch` sequences (1 or more)."""

@@ -14,7 +14,6 @@ from core.policy.value_rules import OneWorld, checked, setting
 
 _PLACED = OneWorld("simulator", "a live GPU is one instance's, so that there is no group to choose")
 _ENGINES = OneWorld("simulator", "live, as many engines run as the load needs")
-_CALIBRATED = OneWorld("simulator", "gateways do not correct the times that they predict")
 _LINK = OneWorld("simulator", "a live link is what the engines' connector makes of it")
 _AGES = OneWorld("simulator", "engines do not tell how long their requests have waited so far")
 
@@ -157,10 +156,8 @@ class SplitTuning:
 
     itl_margin: float = setting(0.05, "share of the limit between tokens that batches leave free", least=0.0, below=1.0)
     chunked: bool = setting(True, "the KV cache is sent while more of it is computed")
-    calibrate_s: float = setting(
-        1.0, "how often predictions are held against the clock; 0: never", least=0.0, only=_CALIBRATED
-    )
-    gain: float = setting(0.1, "share of an error that a calibration corrects", above=0.0, most=1.0, only=_CALIBRATED)
+    calibrate_s: float = setting(1.0, "how often predictions are held against the clock; 0: never", least=0.0)
+    gain: float = setting(0.1, "share of an error that a calibration corrects", above=0.0, most=1.0)
     max_probes: int = setting(6, "cuts that are tried", least=1, most=1_000)
     margin_tokens: int = setting(20, "a part shorter than that is none", least=0)
     tolerance: float = setting(

@@ -154,7 +154,7 @@ class Reconciler:
         return self._tune(control, item)
 
     def _tune(self, control: EngineControl, item: DesiredInstance) -> bool:
-        """Says whether it was. An engine that cannot take such limits up is asked for them once."""
+        """Says whether it was. An engine is asked for limits once: it may take up no more than it was started with."""
         try:
             control.tune(item.uid, item.engine_limits)
         except PermanentError as error:
@@ -164,6 +164,7 @@ class Reconciler:
         except AdapterError as error:
             self.errors.append(f"cannot tune instance {item.uid}: {error}")
             return False
+        self._fixed[item.uid] = item.engine_limits
         logger.info("instance %s: tuned", item.uid)
         return True
 

@@ -98,12 +98,14 @@ def give(house: House, own: Has) -> None:
     """The gateway has sent the request there."""
     call = house.call(prompt=own.prompt, predicted=own.predicted)
     places = [own.at, own.then] if own.cut else [own.at]
-    slots = [house.dispatcher.take(call, (house.instances[n], _chosen(house.instances[n]))) for n in places]
-    for second, slot in enumerate(slots):
-        if own.cut:
-            slot.does(Part(own.cut, own.total, bool(second)))
+    parts = [Part(own.cut, own.total, bool(second)) if own.cut else None for second in range(len(places))]
+    slots = [
+        house.dispatcher.take(call, (house.instances[n], _chosen(house.instances[n])), part)
+        for n, part in zip(places, parts, strict=True)
+    ]
     if goes_on(own):
         slots[0].end()
+        slots[1].arrives()
     if own.generated:
         slots[-1 if goes_on(own) else 0].started()
     for slot in slots:
@@ -216,7 +218,7 @@ async def test_instances_have_the_same_to_do_when_they_have_the_same_requests(lo
     config = split_config("any", tuned.split_max_probes, tuned.split_margin_tokens, tuned.split_tolerance)
     assert config == router._config.cut
     for n, instance in enumerate(house.instances):
-        assert to_do(split_plans.backlog(instance, config)) == to_do(router.tracker.backlog(n, view))
+        assert to_do(split_plans.backlog(instance, config, tuned)) == to_do(router.tracker.backlog(n, view))
 
 
 async def test_loads_make_a_difference() -> None:

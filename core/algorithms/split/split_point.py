@@ -158,7 +158,7 @@ class Backlog:
             raise ValueError(f"{admitted} admitted requests are more than the instance's cap")
         if lead_s < 0.0 or scale <= 0.0:
             raise ValueError("lead_s is from 0 and scale above it")
-        return cls(costs, rows, admitted, steady or Steady(costs.values, 0.0), lead_s, scale)
+        return cls(costs, rows, admitted, steady or Steady(costs.values, 0.0, float(scale)), lead_s, scale)
 
     def _instance(self) -> virtual_passes.Instance:
         decodes = np.zeros(len(self.work), dtype=np.bool_)

@@ -42,10 +42,12 @@ _BISECTIONS = 20
 
 
 class Steady(NamedTuple):
-    """An instance in a steady state. `limit_s`: of a pass with decodes; 0: none."""
+    """An instance in a steady state. `limit_s`: of a pass with decodes; 0: none. `scale`: measured over predicted pass
+    times."""
 
     costs: Floats  # (len(COST_COLUMNS),), with the whole token budget
     limit_s: float
+    scale: float = 1.0
 
 
 @compiled
@@ -74,7 +76,7 @@ def way(i: Steady, part: tuple[int, int, int], least: tuple[float, float], most:
     low, high, at = 0.0, 1.0, 1.0
     for _ in range(_BISECTIONS):
         n, chunk = least[0] + at * (most[0] - least[0]), least[1] + at * (most[1] - least[1])
-        if i.limit_s == 0.0 or pass_s(i.costs, prefill, cached, chunk, n, context) <= i.limit_s:
+        if i.limit_s == 0.0 or i.scale * pass_s(i.costs, prefill, cached, chunk, n, context) <= i.limit_s:
             low = at
         else:
             high = at
@@ -93,20 +95,20 @@ def rate_of(i: Steady, part: tuple[int, int, int]) -> float:
     if prefill + decode == 0:
         return math.inf
     if decode == 0:
-        return 1.0 / (prefill * alone_s(c, prefill, cached))
+        return 1.0 / (i.scale * prefill * alone_s(c, prefill, cached))
     context, share = cached + prefill + decode / 2.0, prefill / decode
     room = max(1.0, (c[KV_CAPACITY] - cached - prefill) / context)
     most = min(c[MAX_SEQUENCES], c[TOKEN_BUDGET] / (1.0 + share), room)
     n = most * way(i, part, (0.0, 0.0), (most, most * share))
     if n >= 1.0 or n == most:
-        return float(n / (decode * pass_s(c, prefill, cached, n * share, n, context)))
+        return float(n / (i.scale * decode * pass_s(c, prefill, cached, n * share, n, context)))
     if prefill == 0:
         return 0.0  # not even one decode keeps the limit
     beside = (c[TOKEN_BUDGET] - 1.0) * way(i, part, (1.0, 0.0), (1.0, c[TOKEN_BUDGET] - 1.0))
     if beside == 0.0:
         return 0.0
     busy_s = decode * pass_s(c, prefill, cached, beside, 1.0, context)
-    return float(1.0 / (busy_s + (prefill - decode * beside) * alone_s(c, prefill, cached)))
+    return float(1.0 / (i.scale * (busy_s + (prefill - decode * beside) * alone_s(c, prefill, cached))))
 
 
 @compiled

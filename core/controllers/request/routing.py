@@ -44,7 +44,7 @@ class Candidate:
 
     `kv_usage` is a share, None when the engine does not tell. `rtt_s` is the network's round trip, part of every TTFT.
     `weight`: what it can do beside others (`core.observations.request.routing_weights`), by which its load is divided.
-    What follows from the rest is worked out here, once.
+    `token_budget`: of its iterations. What follows from the rest is worked out here, once.
     """
 
     uid: str
@@ -65,6 +65,7 @@ class Candidate:
     intensity_g_per_kwh: float | None
     rtt_s: float = 0.0
     weight: float = 1.0
+    token_budget: int = 2048  # vLLM's
     top_mhz: float | None = None  # to which its clock can go; None: no further than `mhz`
     load: int = field(init=False)
     table: StepTable | None = field(init=False, repr=False)
@@ -80,7 +81,7 @@ class Candidate:
         self.table = top = step_table(self.model, self.gpu, self.tp, self.engine, self.mhz)
         if self.top_mhz is not None:
             top = step_table(self.model, self.gpu, self.tp, self.engine, self.top_mhz)
-        self.top_token_s = None if top is None else top.prefill_s_per_token
+        self.top_token_s = None if top is None else top.prompt_token_s(self.token_budget)
         self._recompute()
 
     def carrying(self, running: int, waiting: int, queued_prompt_tokens: int) -> None:
@@ -101,7 +102,7 @@ class Candidate:
         # Without the request an idle instance would draw idle power for as long; a busy one would iterate without it.
         self.token_j = iteration_j - (table.decode(others)[1] if others else table.idle_w * tpot_s)
         self.tpot_s = tpot_s
-        self.queue_s = self.rtt_s + self.queued_prompt_tokens * table.prefill_s_per_token
+        self.queue_s = self.rtt_s + self.queued_prompt_tokens * table.prompt_token_s(self.token_budget)
         if self.kv_usage is None:
             self.kv_room_tokens, self.kv_wait_s = math.inf, 0.0
             return

@@ -25,7 +25,8 @@ from core.algorithms.split.split_point import (
     burden_s,
     pass_costs,
 )
-from core.algorithms.split.sustained_rates import Steady
+from core.algorithms.split.sustained_rates import Steady, pass_s
+from core.algorithms.split.virtual_passes import KV_CAPACITY, TOKEN_BUDGET
 from core.engine.engine_model import EngineModel
 
 Ints = NDArray[np.int64]
@@ -62,9 +63,19 @@ class EnginePasses:
             found = self._costs[mhz, budget] = pass_costs(self._model, mhz, budget, self._most)
         return found
 
-    def steady(self, mhz: float) -> Steady:
-        """Returns the engine in a steady state, with the whole budget. Raises ValueError as `costs` does."""
-        return Steady(pass_costs(self._model, mhz, self._budget, self._most).values, self._itl_s)
+    def steady(self, mhz: float, scale: float = 1.0) -> Steady:
+        """Returns the engine in a steady state, with the whole budget. Raises ValueError as `costs` does.
+
+        `scale`: measured over predicted time of its passes.
+        """
+        return Steady(pass_costs(self._model, mhz, self._budget, self._most).values, self._itl_s, float(scale))
+
+    def mean_pass_s(self, mhz: float, kv_usage: float, decodes: int, prompt_tokens: float, prompt: float) -> float:
+        """Predicts the passes of an engine whose cache is full to a share: so many decodes, and prompt tokens on the
+        mean, of prompts of a mean length. Raises ValueError as `costs` does."""
+        costs = self.steady(mhz).costs
+        context, chunk = kv_usage * float(costs[KV_CAPACITY]) / decodes, min(prompt_tokens, float(costs[TOKEN_BUDGET]))
+        return float(pass_s(costs, max(1, round(prompt)), 0, chunk, float(decodes), context))
 
     def _table(self, mhz: float) -> LatencyTable:
         if mhz not in self._tables:
@@ -117,7 +128,7 @@ def backlog(
     batch = there[:running]
     rows = np.concatenate((there, np.array(due, dtype=np.int64))) if due else there
     return Backlog.of(
-        passes.costs(mhz, batch[batch[:, 0] == 0, 2]), rows, running, scale=scale, steady=passes.steady(mhz)
+        passes.costs(mhz, batch[batch[:, 0] == 0, 2]), rows, running, scale=scale, steady=passes.steady(mhz, scale)
     )
 
 

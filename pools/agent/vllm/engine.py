@@ -125,12 +125,12 @@ class Engine:
     def tune(self, limits: EngineLimits) -> None:
         """Sets the limits at once, in the caller's thread. Raises AdapterError.
 
-        None goes above what the engine was started with: what was asked for counts as set, and the detail says so.
+        None goes above what the engine was started with: the status says what is in force, and the detail why.
         """
         found = VllmScheduler(self._options.socket(self.spec.uid)).tune(limits)
         most = f"{found.max_num_batched_tokens} tokens, {found.max_num_seqs} sequences"
         limited = "" if found == limits else f"limits stay within those of its start: {most}"
-        self._status = replace(self._status, limits=limits, detail=limited)
+        self._status = replace(self._status, limits=found, detail=limited)
 
     def explain(self, detail: str) -> None:
         """Says with its status why it does not work as was asked."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -19,6 +20,8 @@ from pools.vllm_scheduler.key_guard import KEY_VARIABLE
 # Of the agent's own environment only this reaches an engine: the agent's has the broker's password in it.
 _PASSED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 _PASSED_PREFIXES = ("HF_", "VLLM_", "NCCL_", "CUDA_", "NVIDIA_", "UCX_", "TORCH_")
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
+_UNITS = {"": 1, "k": 1000, "K": 1 << 10, "m": 1_000_000, "M": 1 << 20}
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 
@@ -134,8 +137,24 @@ def command(spec: InstanceSpec, options: VllmOptions, port: int) -> list[str]:
 
 
 def started_with(spec: InstanceSpec, options: VllmOptions) -> EngineLimits:
-    """Returns the limits that an engine of this start keeps: without the plug-in vLLM has arguments for some."""
-    return spec.limits if options.plugin else replace(spec.limits, itl_limit_s=None, preempts_s=0.0)
+    """Returns the limits that an engine of this start keeps: without the plug-in vLLM has arguments for some, and the
+    node's own arguments come last (a model card cannot set these)."""
+    limits = spec.limits if options.plugin else replace(spec.limits, itl_limit_s=None, preempts_s=0.0)
+    tokens = _number(options.arguments, "--max-num-batched-tokens") or limits.max_num_batched_tokens
+    seqs = _number(options.arguments, "--max-num-seqs") or limits.max_num_seqs
+    return replace(limits, max_num_batched_tokens=tokens, max_num_seqs=seqs)
+
+
+def _number(words: Sequence[str], name: str) -> int | None:
+    """Returns the last value that an argument is given, read as vLLM reads it (8192, 8k, 8K); None: it is not given,
+    or is no number: vLLM does not start with that."""
+    found = None
+    for n, word in enumerate(words):
+        key, equals, value = word.partition("=")
+        if key == name:
+            found = value if equals else "".join(words[n + 1 : n + 2])
+    read = None if found is None else _NUMBER.fullmatch(found)
+    return None if read is None else int(float(read[1]) * _UNITS[read[2]])
 
 
 def environment(spec: InstanceSpec, options: VllmOptions, own: Mapping[str, str], key: str = "") -> dict[str, str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from core.controllers.request.routing import Candidate
+from core.ports import EngineLimits
 from core.types import Mode
 from pools import wire
 
@@ -89,6 +91,21 @@ class RoundTrip:
         return int(min(self._least_s, self._before_s) * 1000.0) / 1000.0
 
 
+class MeasuredSteps(NamedTuple):
+    """An agent's report as what it says of its engine's steps since the one before.
+
+    `step_s`: the mean gap between tokens; `running` and `kv_usage` at its end. `prompts`, `prompt_tokens`: of them sent
+    a second, as far as can be seen from here. `at_s`: when, by the agent's clock.
+    """
+
+    step_s: float
+    running: int
+    kv_usage: float
+    prompts: float
+    prompt_tokens: float
+    at_s: float
+
+
 def _authorization(state: wire.InstanceState) -> bytes:
     """Returns the value of the header that its engine asks for; empty: it asks for none. Raises ValueError."""
     key = state.engine_key
@@ -124,6 +141,7 @@ class Instance:
         "address",
         "answered_s",
         "authorization",
+        "due",
         "health",
         "heard_at_s",
         "in_flight",
@@ -134,8 +152,11 @@ class Instance:
         "prompts_only",
         "rank",
         "rtt_s",
+        "scale",
+        "scaled_at_s",
         "silent",
         "slots",
+        "steps",
         "suspect",
         "uid",
         "unstarted",
@@ -161,6 +182,9 @@ class Instance:
         self.rtt_s = 0.0  # until a connection has been made
         self._round_trip = RoundTrip()
         self.slots: dict[object, None] = {}  # what this gateway has in flight there: see `slots_at`
+        self.steps: MeasuredSteps | None = None  # of the last report, until something was learned of it
+        self.scale, self.scaled_at_s = 1.0, -math.inf  # measured over predicted time of its steps; when last corrected
+        self.due: dict[object, None] = {}  # second parts that are to come, which are not in flight yet: see `due_at`
         self.node = node
         self.unstarted = 0  # in flight with their prompt still to be computed, as far as can be seen from here
         self._unstarted_tokens = 0  # of those that stream: prompts' tokens
@@ -189,6 +213,7 @@ class Instance:
         self._state, self.pool, self.rank, self._gateways = state, pool, rank, gateways
         self.heard_at_s = heard_at_s
         if reported_at_s != self._reported_at_s:  # an earlier one is newer too, where the node's clock was set back
+            self.steps = self._measured_steps(reported_at_s)
             self._reported_at_s = reported_at_s
             self._sent = self._sent_tokens = 0
             self.silent = self.lost = False
@@ -198,6 +223,15 @@ class Instance:
                 self._queued = self._queued_tokens = 0
         self._candidate: Candidate | None = None
         self._stale = True
+
+    def _measured_steps(self, at_s: float) -> MeasuredSteps | None:
+        """None: nobody waited for a next token, or nothing is known of the time since the last report."""
+        state, before_s = self._state, self._reported_at_s
+        if before_s is None or at_s <= before_s or not state.tpot_s or not state.running or state.kv_usage is None:
+            return None
+        sent_a_s = self._gateways / (at_s - before_s)
+        prompts, tokens = sent_a_s * self._sent, sent_a_s * self._sent_tokens
+        return MeasuredSteps(state.tpot_s, state.running, state.kv_usage, prompts, tokens, at_s)
 
     @property
     def pool_id(self) -> int:
@@ -210,6 +244,11 @@ class Instance:
     @property
     def state(self) -> wire.InstanceState:
         return self._state
+
+    @property
+    def parts(self) -> int:
+        """Counts what this gateway has in flight there, and the second parts that are to come."""
+        return self.in_flight + len(self.due)
 
     @property
     def queued_prompt_tokens(self) -> int:
@@ -314,6 +353,7 @@ class Instance:
             else pool.marginal_g_per_kwh,
             rtt_s=self.rtt_s,
             weight=pool.weights.get(Mode(state.gpu_type, state.tp).name, 1.0) if pool.weights else 1.0,
+            token_budget=(state.engine_limits or EngineLimits()).max_num_batched_tokens,
             top_mhz=state.max_mhz,
         )
         return candidate

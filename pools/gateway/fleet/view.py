@@ -216,7 +216,7 @@ class FleetView:
                         continue
                     service.ready.append(instance)
                     service.uids[instance.uid] = instance
-        busy = {uid: i for uid, i in self._instances.items() if i.in_flight and uid not in instances}
+        busy = {uid: i for uid, i in self._instances.items() if (i.in_flight or i.due) and uid not in instances}
         self._instances = instances | busy  # a draining one keeps its counts until its last request ends
         if fleet.keys is not self._listed_keys:
             self._listed_keys = fleet.keys

@@ -119,9 +119,9 @@ def observe(service: Service, instance: Instance, kv_tokens: int, now_s: float) 
             pace = slot.pace = _pace(service, slot)
         tpot_s = min(tpot_s, pace.tpot_s)
         call = slot.call
-        if slot.begun_s is None:
+        if slot.begun_s is None and (slot.part is None or slot.prompt_tokens):
             first = call.engine_priority if service.policy.engine_priority else None
-            prompts.append((call.prompt_tokens or 1, 0, pace.due_s, first or 0))
+            prompts.append((slot.prompt_tokens or 1, 0, pace.due_s, first or 0))
             continue
         generated = slot.generated
         decodes += 1

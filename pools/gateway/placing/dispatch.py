@@ -30,7 +30,7 @@ from ..requests.engine_order import EngineWork
 from ..token_bucket import TokenBucket
 from .class_queue import ClassQueue, Waiter
 from .instance_choice import Routed, Router
-from .slot import Slot
+from .slot import Part, Slot
 
 TIER_HEAD_START_S = {"priority": 30.0, "flex": -60.0}  # OpenAI's service tiers; others: none
 PRIORITY_HEAD_START_S = 10.0  # of each step of a request's own `priority`, lower first as in vLLM
@@ -143,9 +143,9 @@ class Dispatcher:
         now_s = time.monotonic()
         return any(i.uid not in tried and i.health.usable(now_s) for i in self._current(call).ready)
 
-    def take(self, call: Call, routed: Routed) -> Slot:
-        """Returns a place at an instance that somebody else has chosen."""
-        return Slot(self, call, routed)
+    def take(self, call: Call, routed: Routed, part: Part | None = None) -> Slot:
+        """Returns a place at an instance that somebody else has chosen. `part`: None: all of the call is done there."""
+        return Slot(self, call, routed, part)
 
     def room(self, service_name: str) -> None:
         """An instance of the service has room: whoever is next goes, as long as there is any."""

@@ -37,6 +37,11 @@ class Part(NamedTuple):
     total_tokens: int
     second: bool
 
+    def tokens(self, prompt: int, output: int) -> tuple[int, int]:
+        """Returns the tokens of the prompt and of the output, of so many each, that are computed in this part."""
+        first = min(self.cut_tokens, prompt), min(max(0, self.cut_tokens - prompt), output)
+        return (prompt - first[0], output - first[1]) if self.second else first
+
 
 class Pace(NamedTuple):
     """The limits of a call that a clock by deadlines keeps: when its first byte is due (monotonic), and its mean time
@@ -47,39 +52,59 @@ class Pace(NamedTuple):
 
 
 class Slot:
-    """A place at an instance, counted from the moment it is given. `end` gives it back; more than once does no harm."""
+    """A place at an instance, counted from the moment it is given. `end` gives it back; more than once does no harm.
+
+    The place of a second part is kept until the first one is over, and only then counted: see `arrives`.
+    """
 
     __slots__ = (
-        *("_giver", "_occupied", "_tick", "_ticket", "_tokens"),
-        *("begun_s", "call", "choice", "instance", "meter", "owner", "pace", "part", "sent_s", "tokens_before"),
+        *("_giver", "_occupied", "_tick", "_ticket", "begun_s", "call", "choice", "instance", "meter", "owner", "pace"),
+        *("part", "prompt_tokens", "sent_s", "tokens_before"),
     )
 
-    def __init__(self, giver: Giver, call: Call, routed: Routed) -> None:
+    def __init__(self, giver: Giver, call: Call, routed: Routed, part: Part | None = None) -> None:
         self._giver = giver
-        self._tokens = call.prompt_tokens or 0
         self._occupied = True
         self._tick: int | None = None
+        self._ticket: int | None = None
         self.call = call
+        self.part = part  # of the call that is done here; None: all of it
+        self.prompt_tokens = call.prompt_tokens or 0  # that are computed here
+        if part is not None:
+            self.prompt_tokens, _ = part.tokens(self.prompt_tokens, 0)
         self.owner: Recallable | None = None  # whom to tell that the call is to go elsewhere
         self.meter: Meter | None = None
         self.sent_s = time.monotonic()
         self.begun_s: float | None = None
-        self.part: Part | None = None  # of the call that is done here; None: all of it
         self.pace: Pace | None = None  # once a clock by deadlines has looked
         self.tokens_before = 0  # that other engines have generated of it
         self.instance, self.choice = routed
-        instance = self.instance
+        if part is not None and part.second:
+            self.instance.due[self] = None
+        else:
+            self._joins()
+
+    def _joins(self) -> None:
+        """Its tokens are the instance's from now on."""
+        instance, call = self.instance, self.call
         if instance.health.ejections:
             instance.health.chosen()
         instance.slots[self] = None
-        self._ticket: int | None = instance.dispatched(self._tokens, call.stream)
+        instance.prompts_only += self._prompt_only
+        self.sent_s = time.monotonic()
+        self._ticket = instance.dispatched(self.prompt_tokens, call.stream)
         if not call.stream and self.choice.ttft_s is not None:  # its first byte comes with its last: so by prediction
-            self._tick = giver.ticks.call_later(self.choice.ttft_s, self.started)
+            self._tick = self._giver.ticks.call_later(self.choice.ttft_s, self.started)
+
+    def arrives(self) -> None:
+        """The first part of its call is over: a second part is sent now. Does nothing to one that is there, or over."""
+        if self.instance.due.pop(self, self) is None:
+            self._joins()
 
     def started(self) -> None:
         """The prompt is done with: the first byte has come."""
         if self._ticket is not None:
-            self.instance.started(self._ticket, self._tokens)
+            self.instance.started(self._ticket, self.prompt_tokens)
             self._ticket = None
             if self._tick is not None:
                 self._giver.ticks.cancel(self._tick, self.started)
@@ -87,12 +112,6 @@ class Slot:
                 self.begun_s = time.monotonic()
                 self.tokens_before = 0 if self.meter is None else self.meter.events
                 self._giver.room(self.call.service.name)
-
-    def does(self, part: Part) -> None:
-        """Says which part of its call is done here."""
-        self.part = part
-        if self._prompt_only:
-            self.instance.prompts_only += 1
 
     @property
     def _prompt_only(self) -> bool:
@@ -102,8 +121,9 @@ class Slot:
     def end(self) -> None:
         if self._occupied:
             self._occupied = False
-            if self._prompt_only:
-                self.instance.prompts_only -= 1
+            if self.instance.due.pop(self, self) is None:
+                return
+            self.instance.prompts_only -= self._prompt_only
             if self._ticket is not None:
                 self.started()
             self.instance.slots.pop(self, None)
@@ -128,3 +148,8 @@ class Slot:
 def slots_at(instance: Instance) -> list[Slot]:
     """What this gateway has in flight there, in the order it was sent."""
     return cast(list[Slot], list(instance.slots))
+
+
+def due_at(instance: Instance) -> list[Slot]:
+    """Returns the second parts that will come there once another instance is done with the first ones."""
+    return cast(list[Slot], list(instance.due))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from core.algorithms.split.request_mix import RequestMix
-from core.algorithms.split.split_point import Backlog, SplitConfig, total_tokens
+from core.algorithms.split.split_point import Backlog, SplitConfig, calibrated, total_tokens
 from core.algorithms.split.virtual_passes import parts
 from core.engine.engine_model import EngineModel, engine_model
 from core.observations.request import split_given
@@ -20,7 +20,7 @@ from pools import wire
 
 from ..fleet.instance import Instance
 from ..requests.call import Call
-from .slot import Slot, slots_at
+from .slot import Slot, due_at, slots_at
 
 
 class Cut(NamedTuple):
@@ -32,18 +32,32 @@ class Cut(NamedTuple):
     total: int
 
 
-def backlog(instance: Instance, config: SplitConfig) -> Backlog:
+def backlog(instance: Instance, config: SplitConfig, tuning: wire.RequestTuning) -> Backlog:
     """Returns what this gateway has in flight there, as micro-requests. Raises UnknownConfiguration, ValueError."""
     state, limits = instance.state, _limits(instance)
     passes = engine_passes(
         _model(instance), limits.max_num_batched_tokens, limits.max_num_seqs, limits.itl_limit_s or 0.0
     )
-    slots = sorted(slots_at(instance), key=lambda slot: not slot.begun)
+    mhz = state.sm_clock_mhz or state.max_mhz
+    _correct(instance, passes, mhz, tuning)
+    slots = sorted([*slots_at(instance), *due_at(instance)], key=lambda slot: not slot.begun)
     there = [slot for slot in slots if not _is_due(slot)]
     rows = np.array([_seen(slot, config) for slot in there], dtype=np.int64).reshape(-1, 6)
     running = min(sum(slot.begun for slot in there), limits.max_num_seqs)
     due = [parts(slot.call.prompt_tokens or 1, *_cut(slot, config))[1] for slot in slots if _is_due(slot)]
-    return split_given.backlog(passes, state.sm_clock_mhz or state.max_mhz, split_given.work(*rows.T), running, due)
+    return split_given.backlog(passes, mhz, split_given.work(*rows.T), running, due, instance.scale)
+
+
+def _correct(instance: Instance, passes: EnginePasses, mhz: float, tuning: wire.RequestTuning) -> None:
+    """Holds what the agent's last report says of steps against what was predicted of them, once a report."""
+    seen, instance.steps = instance.steps, None
+    period_s = tuning.split_calibrate_s
+    if seen is None or period_s <= 0.0 or 0.0 <= seen.at_s - instance.scaled_at_s < period_s:
+        return
+    prompt = seen.prompt_tokens / seen.prompts if seen.prompts else 0.0
+    predicted_s = passes.mean_pass_s(mhz, seen.kv_usage, seen.running, seen.prompt_tokens * seen.step_s, prompt)
+    instance.scale = calibrated(instance.scale, predicted_s, seen.step_s, tuning.split_gain)
+    instance.scaled_at_s = seen.at_s
 
 
 def _is_due(slot: Slot) -> bool:
@@ -95,7 +109,7 @@ def best_cut(
     config = split_config(split, tuning.split_max_probes, tuning.split_margin_tokens, tuning.split_tolerance)
     prompt = call.prompt_tokens or 1
     total = total_tokens(prompt, call.predicted_tokens or 1, config, call.max_tokens)
-    looks = Looks(_room_tokens, lambda instance: instance.in_flight, lambda instance: backlog(instance, config))
+    looks = Looks(_room_tokens, lambda instance: instance.parts, lambda instance: backlog(instance, config, tuning))
     found = split_given.place((first, second), looks, prompt, total, mix, config, tuning.split_candidates)
     if found is None:
         raise ValueError(f"no instance has room for its {total} tokens")
@@ -114,3 +128,4 @@ def warm_up(instance: Instance, call: Call) -> None:
     limits = _limits(instance)
     passes = EnginePasses(_model(instance), limits.max_num_batched_tokens, limits.max_num_seqs, ITL_S)
     passes.costs(instance.state.max_mhz, np.ones(1, dtype=np.int64))
+    passes.mean_pass_s(instance.state.max_mhz, 0.5, 1, 1.0, 1.0)

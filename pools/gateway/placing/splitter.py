@@ -10,7 +10,7 @@ import importlib
 import logging
 import math
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,10 +18,11 @@ from types import ModuleType
 
 from core.algorithms.split.request_mix import RequestMix
 from core.controllers.request import routing
-from core.controllers.request.routing import Route, RouteRequest
+from core.controllers.request.routing import Estimate, Route, RouteRequest
 from core.controllers.request.turns import RoundRobin
 from core.engine.engine_model import UnknownConfiguration
 from core.observations.request.request_configs import groups
+from pools import kv_connectors
 
 from ..fleet.instance import Instance
 from ..fleet.view import FleetView
@@ -63,6 +64,7 @@ class Splitter:
         self._turns: dict[str, RoundRobin] = defaultdict(RoundRobin)  # by service, class and group
         self._mixes: dict[str, RequestMix] = defaultdict(RequestMix)  # by service and class
         self.counts: dict[tuple[str, str], int] = defaultdict(int)  # (service, split | whole)
+        self.hindrances: dict[str, str] = {}  # by service: why its requests are served whole; empty: they need not be
 
     def plan(self, call: Call) -> SplitPlan | None:
         """Returns the places for a call; None: it is served whole, where its route says."""
@@ -74,6 +76,8 @@ class Splitter:
         usable = service.choosable((), time.monotonic())
         open_ones = [i for i in usable if i.unstarted < service.engine_queue]
         own = of_one_connector([i for i in open_ones if i.rank == request.class_rank] or open_ones)
+        of_class = [i for i in usable if i.rank == request.class_rank] or usable
+        self.hindrances[service.name] = kv_connectors.hindrance(i.state.kv_connector for i in of_class)
         if len(own) >= 2 and self._load(own, call):
             assert self._plans is not None
             key, route = f"{service.name}/{request.class_rank}", service.policy.route
@@ -88,19 +92,35 @@ class Splitter:
         self.counts[service.name, "whole" if whole else "split"] += 1
         if found is None or (whole and service.policy.route != Route.PREDICTED):
             return None
-        reason = (
-            "whole: best for it, and for what is there" if whole else f"split at token {found.tokens} of {found.total}"
-        )
-        here = self._taken(call, found.first, request, reason)
-        there = None if found.second is None else self._taken(call, found.second, request, reason)
-        if there is not None:
-            here.does(Part(found.tokens, found.total, second=False))
-            there.does(Part(found.tokens, found.total, second=True))
-        return SplitPlan(here, there, found.tokens, found.total, _CHUNK_TOKENS if tuning.split_chunked else None)
+        chunk_tokens = _CHUNK_TOKENS if tuning.split_chunked else None
+        if found.second is None:
+            choice = routing.chosen(_estimate(found.first, request), "whole: best for it, and for what is there")
+            here = self._dispatcher.take(call, (found.first, choice))
+            return SplitPlan(here, None, found.tokens, found.total, chunk_tokens)
+        here, there = self._taken(call, (found.first, found.second), request, found.tokens, found.total)
+        return SplitPlan(here, there, found.tokens, found.total, chunk_tokens)
 
-    def _taken(self, call: Call, instance: Instance, request: RouteRequest, reason: str) -> Slot:
-        estimate = routing.estimate([instance.candidate()], request)[0]
-        return self._dispatcher.take(call, (instance, routing.chosen(estimate, reason)))
+    def _taken(
+        self, call: Call, instances: tuple[Instance, Instance], request: RouteRequest, cut_tokens: int, total: int
+    ) -> tuple[Slot, Slot]:
+        """Takes both parts' places. First byte and gaps are predicted for each, energy and end for the request."""
+        parts = Part(cut_tokens, total, second=False), Part(cut_tokens, total, second=True)
+        lengths = [part.tokens(request.prompt_tokens, request.predicted_output_tokens) for part in parts]
+        estimates = [
+            _estimate(instance, RouteRequest(prompt, output, request.class_rank, request.limits))
+            for instance, (prompt, output) in zip(instances, lengths, strict=True)
+        ]
+        energy_j, e2e_s = sum(own.energy_j for own in estimates), sum(own.e2e_s for own in estimates)
+        meets_slo, reason = all(own.meets_slo for own in estimates), f"split at token {cut_tokens} of {total}"
+        first, second = (
+            self._dispatcher.take(
+                call,
+                (instance, routing.chosen(own._replace(energy_j=energy_j, e2e_s=e2e_s, meets_slo=meets_slo), reason)),
+                part,
+            )
+            for instance, own, part in zip(instances, estimates, parts, strict=True)
+        )
+        return first, second
 
     def _groups(self, own: Sequence[Instance], route: str, share: float, key: str) -> tuple[Sequence[Instance], ...]:
         by_name = sorted(own, key=lambda i: i.uid)
@@ -114,7 +134,7 @@ class Splitter:
         if route == ROUND_ROBIN:
             uid = self._turns[turns].next([instance.uid for instance in group])
             return [instance for instance in group if instance.uid == uid]
-        return [min(group, key=lambda i: (routing.weighed_load(i.candidate()), i.uid))]
+        return [min(group, key=lambda i: (_load_with_due(i), i.uid))]
 
     def _load(self, instances: Sequence[Instance], call: Call) -> bool:
         if self._plans is None and not self._loading:
@@ -139,14 +159,20 @@ class Splitter:
             self._loader.shutdown(wait=False, cancel_futures=True)
 
 
+def _estimate(instance: Instance, request: RouteRequest) -> Estimate:
+    return routing.estimate([instance.candidate()], request)[0]
+
+
+def _load_with_due(instance: Instance) -> float:
+    candidate = instance.candidate()
+    return routing.weighed_load(candidate) + len(instance.due) / candidate.weight
+
+
 def _decoding(instance: Instance) -> int:
-    return instance.in_flight - instance.prompts_only
+    return instance.parts - instance.prompts_only
 
 
 def of_one_connector(instances: Sequence[Instance]) -> list[Instance]:
     """Returns those that can hand caches to each other: of the connector that most of them have."""
-    counts = Counter(i.state.kv_connector for i in instances if i.state.kv_connector)
-    if not counts:
-        return []
-    most = max(counts, key=lambda connector: (counts[connector], connector))
-    return [i for i in instances if i.state.kv_connector == most]
+    most = kv_connectors.shared(i.state.kv_connector for i in instances)
+    return [i for i in instances if most and i.state.kv_connector == most]

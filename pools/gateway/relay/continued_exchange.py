@@ -6,6 +6,8 @@ one computes again what is written so far and goes on: nothing that was sent is 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..errors import ApiError, none_ready
 from ..http.client_protocol import ClientConnection
 from ..placing.slot import Slot
@@ -18,12 +20,13 @@ from .exchange import Context, Exchange, Fate, LastWords
 class ContinuedExchange(Exchange):
     """Serves a call by one engine after another. `splitter` None: others get it only when the first one dies."""
 
-    __slots__ = ("_continuation", "_meter", "_params", "_splitter", "_whole")
+    __slots__ = ("_continuation", "_hindrance", "_meter", "_params", "_splitter", "_whole")
 
     def __init__(self, call: Call, client: ClientConnection, context: Context, splitter: Splitter | None) -> None:
         self._meter: ContinuationMeter | None = None
         super().__init__(call, client, context)
         self._splitter = splitter
+        self._hindrance = ""  # why it is not split, where its policy says that it may be
         self._continuation = Continuation(call.body, call.endpoint.chat, call.max_tokens)
         self._whole = call.body
 
@@ -39,6 +42,12 @@ class ContinuedExchange(Exchange):
         else:
             self._meter.window_end_s = window_end_s
 
+    def _begin(self, slot: Slot) -> None:
+        super()._begin(slot)
+        if self._hindrance:
+            why = f"{slot.choice.reason}; not split: {self._hindrance}"
+            self.ending.choice = replace(slot.choice, reason=why)
+
     def head(self, status: int, headers: bytes) -> None:
         if self._started:  # the client has had its head
             headers = self._headers
@@ -52,7 +61,10 @@ class ContinuedExchange(Exchange):
         rewrite = self._with_energy if self.call.tells_energy else None
         name = self.call.service.name
         self._meter = ContinuationMeter(self._continuation, 0.0, self.call.strip_usage, rewrite, name)
-        plan = None if self._splitter is None else self._splitter.plan(self.call)
+        plan = None
+        if self._splitter is not None:
+            plan = self._splitter.plan(self.call)
+            self._hindrance = self._splitter.hindrances.get(name, "")
         try:
             return await self._generate(self._meter, plan)
         finally:
@@ -91,6 +103,7 @@ class ContinuedExchange(Exchange):
                     return self._completed()
                 assert plan is not None
                 params, next_slot = meter.params, plan.second
+                plan.second.arrives()
                 self.ending.attempts -= 1  # the second part is no second attempt
                 self._tried.remove(slot.instance.uid)  # it may go on with the rest, should the second one fail
                 continue

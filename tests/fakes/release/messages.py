@@ -182,7 +182,9 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
         emergencies=True,
         emergencies_up_to="resteer",
         split="any",
-        tuning=wire.RequestTuning(False, 3, 10, 0.01, 3, 0.4, 2048, 0.15, "trees", 0.2, LadderTuning(calm_s=9.0), 60.0),
+        tuning=wire.RequestTuning(
+            False, 3, 10, 0.01, 3, 0.4, 2.0, 0.2, 2048, 0.15, "trees", 0.2, LadderTuning(calm_s=9.0), 60.0
+        ),
         plan_ttft_share=0.45,
         plan_tpot_share=0.9,
         deadline=True,

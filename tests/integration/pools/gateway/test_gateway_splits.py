@@ -162,6 +162,21 @@ async def test_client_is_served_whole_when_there_is_only_one_engine(pair: Pair) 
     assert not pair.row().route_reason.startswith("split")
 
 
+async def test_record_says_why_a_request_is_whole_when_no_engine_hands_its_cache_on(pair: Pair) -> None:
+    pair.fleet.kv_connector = ""
+    pair.follow(split="any")
+    check(await pair.events_of({"prompt": LONG_TEXT, "max_tokens": 20}), 20)
+    assert pair.row().route_reason.endswith("; not split: no engine can hand its KV cache to another")
+    pair.fleet.kv_connector = "simulated"
+    pair.follow(split="any")
+    check(await pair.events_of({"prompt": LONG_TEXT, "max_tokens": 20}), 20)
+    assert pair.row().route_reason.startswith("split at token")
+    pair.fleet.kv_connector = ""
+    pair.follow(split="none")
+    check(await pair.events_of({"prompt": LONG_TEXT, "max_tokens": 20}), 20)
+    assert "not split" not in pair.row().route_reason
+
+
 @pytest.mark.parametrize("dies", ["a", "b"])
 async def test_response_goes_on_when_either_engine_of_a_split_dies(pair: Pair, dies: str) -> None:
     whole = await pair.events_of({"prompt": LONG_TEXT, "max_tokens": LONG_ANSWER_TOKENS})

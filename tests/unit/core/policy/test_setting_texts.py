@@ -85,7 +85,7 @@ def test_text_is_refused_when_it_is_no_value(key, text, words):
     ("overrides", "words"),
     [
         ({"tuning": {"slack": {"in_flight": False}}}, "slack.in_flight has no effect live: engines do not tell"),
-        ({"tuning": {"split": {"gain": 0.3}}}, "split.gain has no effect live: gateways do not correct"),
+        ({"tuning": {"split": {"latency_s": 0.3}}}, "split.latency_s has no effect live: a live link is"),
         (
             {"alpha": 1.2, "tuning": {"placement": {"goal": 0.9}}},
             "placement.goal has no effect live: a live GPU is one",

@@ -22,7 +22,7 @@ from core.ports import EngineLimits, InstanceSpec, InstanceStatus, PermanentErro
 from pools.agent.vllm import engine as engine_module
 from pools.agent.vllm.engine_processes import EngineProcess, began_ticks, last_lines, rotate, runs
 from pools.agent.vllm.engine_records import Records
-from pools.agent.vllm.launch import VllmOptions, command, environment
+from pools.agent.vllm.launch import VllmOptions, command, environment, started_with
 from pools.agent.vllm.runtime import VllmRuntime
 from tests.fakes.simnode import eventually
 from tests.fakes.vllm_program import program
@@ -449,3 +449,23 @@ def test_engine_runs_without_a_log_when_none_can_be_made(tmp_path: Path) -> None
     assert process.child is not None
     assert process.child.wait(10) == 0
     assert done.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tokens", "seqs"),
+    [
+        ((), 2048, 256),
+        (("--max-num-batched-tokens", "8192"), 8192, 256),
+        (("--max-num-batched-tokens=8k", "--max-num-seqs", "64"), 8000, 64),
+        (("--max-num-batched-tokens=512", "--max-num-batched-tokens=8K"), 8192, 256),
+        (("--max-num-batched-tokens",), 2048, 256),
+    ],
+)
+def test_limits_of_the_start_are_those_of_the_last_argument(
+    tmp_path: Path, arguments: tuple[str, ...], tokens: int, seqs: int
+) -> None:
+    options = VllmOptions(tmp_path / "vllm", tmp_path, arguments=arguments)
+    words = command(spec(), options, 1234)
+    assert words[len(words) - len(arguments) :] == list(arguments)
+    found = started_with(spec(), options)
+    assert (found.max_num_batched_tokens, found.max_num_seqs) == (tokens, seqs)
