@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
+from pools import kv_connectors
 from telemetry.selectors.frames import SloFrame
 
 from . import formats
 from .health import Health
 
 LAG_S = 15.0
+_REMEDY = kv_connectors.REMEDY[0].upper() + kv_connectors.REMEDY[1:]
 BACKLOG = 500
 STEPS = {
     "late": "It lives, but its loop does not turn: `greenserve logs {name}`",
@@ -58,6 +60,7 @@ def items(health: Health, slo: SloFrame, alerts: Sequence[OpenAlert] = ()) -> tu
         *_plumbing(health),
         *_loops(health, said),
         *_nodes(health, said),
+        *_splits(health),
         *_feeds(health, said),
         *_slo(slo, said),
     )
@@ -132,6 +135,11 @@ def _nodes(health: Health, said: Set[tuple[str, str]]) -> Iterator[Item]:
             yield Item("warn", f"Node {node.name}: {node.error}", f"`greenserve logs node.{node.name}`")
         for failed in node.failed:
             yield Item("bad", f"An instance failed on {node.name}: {failed}", f"`greenserve logs simnode.{node.name}`")
+
+
+def _splits(health: Health) -> Iterator[Item]:
+    for service, why in health.unsplit.items():
+        yield Item("warn", f"Requests of {service} are served whole, and its policy splits them: {why}", _REMEDY)
 
 
 def _feeds(health: Health, said: Set[tuple[str, str]]) -> Iterator[Item]:

@@ -24,7 +24,7 @@ from scheduler import selectors as scheduler_selectors
 from telemetry import selectors
 from telemetry.selectors.frames import FeedState
 
-from . import loop_health
+from . import loop_health, split_health
 from .loop_health import LoopHealth
 
 REDIS_TIMEOUT_S = 1.0
@@ -102,6 +102,7 @@ class Health:
     feeds: tuple[FeedHealth, ...] = ()
     ingest: Ingest = field(default_factory=lambda: Ingest(None, None, None))
     instances: dict[str, int] = field(default_factory=dict)
+    unsplit: dict[str, str] = field(default_factory=dict)  # why requests that a policy splits are not, by service
     leader: Leader | None = None  # the control plane that sends periodic tasks; None: none does, or nobody asked
 
     @property
@@ -187,7 +188,7 @@ def _decode(data: bytes | str | None, kind: type[M]) -> M | None:
 
 
 def gather(now: datetime) -> Health:
-    """Returns the state of everything. Makes ten queries and a few Redis calls, however many processes there are.
+    """Returns the state of everything. Makes twelve queries and a few Redis calls, however many processes there are.
 
     Who leads is not asked here: `pools.leader`.
     """
@@ -214,6 +215,7 @@ def gather(now: datetime) -> Health:
             messages.batches_share,
         ),
         instances=instances,
+        unsplit=split_health.judge(split_health.splitting_pools(), messages.agents.values()),
     )
 
 

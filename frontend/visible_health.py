@@ -43,6 +43,7 @@ def health(user: AnyUser, state: Health) -> Health:
         loops=tuple(
             loop if loop.service in whole else replace(loop, error="", decision_id=None) for loop in state.loops
         ),
+        unsplit={service: why for service, why in state.unsplit.items() if service in whole},
         nodes=tuple(node for node in state.nodes if node.name in nodes),
         feeds=tuple(row for row in state.feeds if row.feed.site in sites),
     )

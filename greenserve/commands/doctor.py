@@ -153,25 +153,30 @@ def leading(config: env.Env) -> Iterator[Finding]:
 
 
 def agents(config: env.Env) -> Iterator[Finding]:
-    """Yields the nodes whose agents are too old for this control plane; nothing where no agent reports."""
+    """Yields the nodes whose agents are too old for this control plane, and the services whose requests no engines can
+    split as their policy says; nothing where no agent reports."""
     if not _database_is_up(config):
         return
     with database():
         import redis
         from django.db import DatabaseError
 
-        from pools import agent_states, agent_versions
+        from frontend import split_health
+        from pools import agent_states, agent_versions, kv_connectors
         from pools.models import Node
 
         try:
             names = list(Node.objects.values_list("name", flat=True))
             states = agent_states.states(agent_states.connect(), names)
+            unsplit = split_health.judge(split_health.splitting_pools(), states.values())
         except (DatabaseError, redis.RedisError) as error:
             yield Finding("agents", False, f"cannot be looked at: {str(error).splitlines()[0]}", must=False)
             return
         old = {name: words for name, state in states.items() if (words := agent_versions.too_old(state))}
         for name, words in old.items():
             yield Finding(f"agent of {name}", False, words, must=False)
+        for service, why in unsplit.items():
+            yield Finding(f"splits of {service}", False, f"{why}; {kv_connectors.REMEDY}", must=False)
         if states and not old:
             yield Finding("agents", True, f"{len(states)} report, all of {agent_versions.LEAST} or later", must=False)
 

@@ -236,6 +236,51 @@ def test_every_place_says_that_a_loop_is_paused_and_none_that_it_is_late(operato
     assert own["pause"]["until_s"] == pytest.approx(until.timestamp())
 
 
+def reported(connectors: list[str], pool_id: int) -> wire.AgentState:
+    """Returns a report of engines of one pool, with these KV connectors."""
+    states = [
+        wire.InstanceState(
+            *(
+                f"uid-{n}",
+                pool_id,
+                "http://127.0.0.1:1",
+                "ready",
+                "m",
+                "vllm-v1",
+                "A100-80GB",
+                4,
+                1410.0,
+                210.0,
+                1410.0,
+            ),
+            kv_connector=connector,
+        )
+        for n, connector in enumerate(connectors)
+    ]
+    return wire.AgentState("n1", "boot", time.time(), 1, states)
+
+
+@pytest.mark.parametrize(
+    ("policy", "connectors", "why"),
+    [
+        ("dynaserve", ["", ""], "no engine can hand its KV cache to another"),
+        ("dynaserve", ["blocks", ""], "no two engines have the same KV connector"),
+        ("dynaserve", ["blocks", "blocks"], ""),
+        ("dynaserve", [""], ""),
+        ("freesh", ["", ""], ""),
+    ],
+)
+def test_health_says_why_requests_that_a_policy_splits_are_not(operator, seeded, redis_client, policy, connectors, why):
+    seed.well()
+    Service.objects.filter(pk=seeded.service.pk).update(policy=policy, knobs={}, acting_policy="")
+    redis_client.set(wire.agent_key("n1"), wire.encode(reported(connectors, seeded.pools[0].pk)), ex=30)
+    assert operator.get("/health.json").json()["unsplit"] == ({seeded.service.name: why} if why else {})
+    page, overview = operator.get("/health/").content.decode(), operator.get("/overview/summary/").content.decode()
+    assert (f"its policy splits them: {why}." in page) == bool(why)
+    assert (f"its policy splits them: {why}" in overview) == bool(why)
+    assert ("with one KV store" in overview) == bool(why)
+
+
 def test_decision_page_shows_alternatives_inputs_and_what_came(operator, seeded):
     decision = Decision.objects.filter(realised__isnull=False, reason="optimal").first()
     page = operator.get(reverse("decision", args=[decision.pk])).content.decode()
