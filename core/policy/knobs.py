@@ -149,7 +149,13 @@ class Knobs:
         "of waiting requests; FREESH: llf, mu-Serve: sjf with aging, GreenServe: spf, the shortest prompt first",
         ("fcfs", "sjf", "spf", "srtf", "edf", "llf"),
     )
-    aging_tokens_per_s: float = setting(20.0, "how fast waiting makes a job shorter (mu-Serve 3.3)", least=0.0)
+    aging_tokens_per_s: float | None = setting(
+        None,
+        "how fast waiting makes a job shorter (mu-Serve 3.3); 0: not at all, and the longest may wait for ever",
+        unset="with sjf one predicted as long as one in a hundred is overtaken for as long as limits let it take; with "
+        "spf 20",
+        least=0.0,
+    )
     preempts_s: float = setting(
         0.0, "how often a running request may give way to a waiting one ahead of it; 0: never", least=0.0
     )

@@ -24,7 +24,7 @@ LONG_SHARE = 0.99  # of answers that are shorter than a long one
 Bucket = tuple[str, int | None, int | None]
 
 
-class _Reservoir:
+class Reservoir:
     """The newest `RESERVOIR` values, kept in order so that a quantile is one look-up."""
 
     __slots__ = ("_arrival", "_ordered")
@@ -79,8 +79,8 @@ class HistoryQuantilePredictor:
                 raise ValueError(f"a quantile lies between 0 and 1, not at {share}")
         self._quantile = quantile
         self._prior = prior_tokens
-        self._history: dict[tuple[str, int | None], _Reservoir] = {}
-        self._tenants: OrderedDict[tuple[str, int, int], _Reservoir] = OrderedDict()
+        self._history: dict[tuple[str, int | None], Reservoir] = {}
+        self._tenants: OrderedDict[tuple[str, int, int], Reservoir] = OrderedDict()
         # Since the last observation: predictions, and the lengths that few exceed.
         self._said: dict[tuple[str, int, int | None], int] = {}
         self._long: dict[tuple[str, int, int | None], int] = {}
@@ -120,7 +120,7 @@ class HistoryQuantilePredictor:
         like = self._like(service, octave, features, whole)
         return max(1, like.quantile(self._quantiles.get(service, self._quantile)))
 
-    def _like(self, service: str, octave: int, features: RequestFeatures | None, whole: _Reservoir) -> _Reservoir:
+    def _like(self, service: str, octave: int, features: RequestFeatures | None, whole: Reservoir) -> Reservoir:
         if features is not None and features.tenant_id is not None:
             own = self._tenants.get((service, features.tenant_id, octave))
             if own is not None and len(own) >= MIN_TENANT_HISTORY:
@@ -136,11 +136,11 @@ class HistoryQuantilePredictor:
         self._long.clear()
         octave = prompt_tokens.bit_length()
         for bucket in (octave, None):
-            self._history.setdefault((service, bucket), _Reservoir()).add(output_tokens)
+            self._history.setdefault((service, bucket), Reservoir()).add(output_tokens)
         if features is None or features.tenant_id is None:
             return
         key = (service, features.tenant_id, octave)
-        self._tenants.setdefault(key, _Reservoir()).add(output_tokens)
+        self._tenants.setdefault(key, Reservoir()).add(output_tokens)
         self._tenants.move_to_end(key)
         if len(self._tenants) > TENANT_BUCKETS:
             self._tenants.popitem(last=False)
@@ -165,7 +165,7 @@ class HistoryQuantilePredictor:
         if min(kept, default=1) < 1 or (tenant is not None and octave is None):
             raise ValueError(f"no outputs of requests: {bucket}")
         self._said.clear()
-        fresh = _Reservoir(kept)
+        fresh = Reservoir(kept)
         if tenant is None or octave is None:
             self._history[service, octave] = fresh
             return
@@ -173,7 +173,7 @@ class HistoryQuantilePredictor:
         if len(self._tenants) > TENANT_BUCKETS:
             self._tenants.popitem(last=False)
 
-    def _reservoir(self, bucket: Bucket) -> _Reservoir | None:
+    def _reservoir(self, bucket: Bucket) -> Reservoir | None:
         service, tenant, octave = bucket
         if tenant is None or octave is None:
             return self._history.get((service, octave))

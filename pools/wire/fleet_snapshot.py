@@ -78,6 +78,7 @@ class RequestPolicy(Message, frozen=True):
         plan_ttft_share, plan_tpot_share: Of a limit, that plans keep: routes by predicted latencies keep it too.
         order: fcfs | sjf | spf | srtf | edf | llf, of the requests that wait at the gateway.
         engine_priority: Send the order on as vLLM's `priority`; for engines that schedule by priority.
+        aging_measured: Aging goes by the lengths that the gateway predicts; `aging_tokens_per_s` is for those of 0.1.0.
         engine_queue: Requests that may wait inside one engine; more wait here, where they can still be ordered.
         tenant_weights: Fair shares of tokens by tenant, 1 for those not named; None: tenants are not kept apart.
         max_queued_requests: Beyond this, or `max_queued_tokens`, a class's requests are refused with 429.
@@ -96,6 +97,7 @@ class RequestPolicy(Message, frozen=True):
     by_share: bool = False
     order: str = "fcfs"
     aging_tokens_per_s: float = 20.0
+    aging_measured: bool = False
     engine_priority: bool = False
     engine_queue: int = 32
     tenant_weights: dict[str, float] | None = None

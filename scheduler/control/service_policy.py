@@ -29,7 +29,9 @@ from scheduler.models import ControllerState, Override
 WEIGHTS = "weights"  # in the state of a scale loop: by pool and mode, what an instance weighs in routing
 KIND = "policy"  # of the ControllerState that says which policy the loops have taken up
 _CLOCK_FLAGS = ("throttle", "retail", "deadline")  # clock rules that live at the gateway
-_REQUEST_KNOBS = [name for name in wire.RequestPolicy.__struct_fields__ if name not in (*_CLOCK_FLAGS, "tuning")]
+_REQUEST_KNOBS = [
+    name for name in wire.RequestPolicy.__struct_fields__ if name not in (*_CLOCK_FLAGS, "aging_measured", "tuning")
+]
 # Every engine is started so that it goes by priority: requests that bring none are served as they come, and a policy
 # that sends priorities needs no engine to be restarted.
 ENGINE_OPTIONS = EngineOptions("priority", preempt_for_waiting=True)
@@ -156,6 +158,9 @@ def weights(service: Service, knobs: Knobs) -> Mapping[str, Mapping[str, float]]
 def request_policy(knobs: Knobs, tuning: Tuning) -> wire.RequestPolicy:
     """Knobs and fields have the same names; a clock rule that lives at the gateway is a flag there."""
     own: dict[str, Any] = {name: getattr(knobs, name) for name in _REQUEST_KNOBS}
+    if knobs.aging_tokens_per_s is None:
+        del own["aging_tokens_per_s"]
+        own["aging_measured"] = knobs.order == "sjf"
     own |= {name: knobs.clock == name for name in _CLOCK_FLAGS}
     return wire.RequestPolicy(**own, tuning=_request_tuning(tuning))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from core.policy import presets
@@ -9,6 +11,9 @@ from core.policy.presets import PRESETS
 from core.ports import EngineLimits
 from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.policies import build, read_policy
+from pools import wire
+from pools.gateway.fleet.view import Service
+from pools.gateway.placing.measured_aging import MeasuredAging
 from scheduler.control import service_policy
 from tests.fakes import minute as minutes
 from tests.fakes.minute import MINUTE
@@ -38,6 +43,12 @@ def limits_of(spec: InstanceSpec, known: EngineLimits) -> EngineLimits:
     )
 
 
+def gateway_service(asked: wire.RequestPolicy) -> Service:
+    """Returns the service as a gateway has it that has seen no answers."""
+    limits = wire.LatencyLimits(**asdict(MINUTE.objective))
+    return Service(wire.FleetService("chat", MINUTE.model, MINUTE.engine, 8192, limits, "only", [], [], policy=asked))
+
+
 @pytest.mark.parametrize("policy", LAID_OUT)
 def test_engines_and_routes_are_set_up_the_same(policy):
     known = presets.policy(policy)
@@ -48,8 +59,18 @@ def test_engines_and_routes_are_set_up_the_same(policy):
         assert limits_of(spec, limits) == limits
         order = "spf" if spec.scheduling.order == "srtf" and not spec.scheduling.token_s else spec.scheduling.order
         assert order == asked.order
-        assert spec.scheduling.aging == (asked.aging_tokens_per_s if order == "sjf" else 0.0)
+        assert asked.aging_measured is (order == "sjf" and known.knobs.aging_tokens_per_s is None)
+        if asked.aging_measured:
+            assert spec.scheduling.aging == MeasuredAging().tokens_per_s(gateway_service(asked), 0.0)
+        else:
+            assert spec.scheduling.aging == (asked.aging_tokens_per_s if order == "sjf" else 0.0)
     if asked.route in ROUTES:
         assert {pool.routing for pool in plan.pools} == {ROUTES[asked.route]}
     else:
         assert plan.router is not None
+
+
+def test_aging_that_is_set_is_a_number_at_gateways_too():
+    own = presets.policy("muserve", {"aging_tokens_per_s": 7.0})
+    asked = service_policy.request_policy(own.knobs, own.tuning)
+    assert (asked.aging_tokens_per_s, asked.aging_measured) == (7.0, False)

@@ -80,13 +80,13 @@ def laxity_s(requests: Requests, pace: Pace, now_s: float) -> Floats:
 
 
 def keys(requests: Requests, pace: Pace, config: OrderConfig) -> Floats:
-    """The smaller goes first. In seconds, but for sjf and spf, whose keys are tokens."""
+    """The smaller goes first. In seconds, but for sjf and spf without aging, whose keys are tokens."""
     if config.order == Order.FCFS:
         return requests.arrival_s
-    if config.order == Order.SJF:
-        return requests.predicted_tokens + config.aging_tokens_per_s * requests.arrival_s
-    if config.order == Order.SPF:
-        return requests.prompt_tokens + config.aging_tokens_per_s * requests.arrival_s
+    if config.order in (Order.SJF, Order.SPF):
+        tokens = requests.predicted_tokens if config.order == Order.SJF else requests.prompt_tokens
+        aging = config.aging_tokens_per_s
+        return requests.arrival_s + tokens / aging if aging else tokens
     if config.order == Order.EDF:
         return requests.due_s
     work_s = remaining_s(requests, pace)
@@ -101,12 +101,11 @@ def ordered(requests: Requests, pace: Pace, config: OrderConfig) -> Ints:
 def priorities(requests: Requests, pace: Pace, config: OrderConfig, origin_s: float) -> Ints:
     """Keys as the whole numbers that an engine takes for `priority`, lower first and ties by arrival.
 
-    In milliseconds (sjf, spf: thousandths of a token) since `origin_s`, which all requests of an engine must share.
+    In milliseconds (sjf, spf without aging: thousandths of a token) since `origin_s`, which all requests of an engine
+    must share.
     """
     origin = origin_s
-    if config.order in (Order.SJF, Order.SPF):
-        origin *= config.aging_tokens_per_s
-    elif config.order == Order.SRTF:
+    if config.order == Order.SRTF or (config.order in (Order.SJF, Order.SPF) and not config.aging_tokens_per_s):
         origin = 0.0
     return np.rint((keys(requests, pace, config) - origin) * 1000.0).astype(np.int64)
 

@@ -47,7 +47,9 @@ def key(request: Waiting, config: OrderConfig) -> float:
     if config.order in (Order.SJF, Order.SPF):
         tokens = request.predicted_tokens if config.order is Order.SJF else request.prompt_tokens
         aging = config.aging_tokens_per_s
-        return tokens + aging * request.arrival_s - (aging or HINT_TOKENS_PER_S) * request.head_start_s
+        if not aging:
+            return tokens - HINT_TOKENS_PER_S * request.head_start_s
+        return request.arrival_s + tokens / aging - request.head_start_s  # in s: a new aging moves keys little
     if config.order is Order.SRTF:
         return request.work_s - request.head_start_s
     at_s = request.arrival_s if config.order is Order.FCFS else request.due_s
@@ -57,7 +59,8 @@ def key(request: Waiting, config: OrderConfig) -> float:
 
 
 def priority(request: Waiting, config: OrderConfig) -> int:
-    """Returns the key as an engine's `priority` (vLLM: lower runs first): milliseconds, or thousandths of a token."""
+    """Returns the key as an engine's `priority` (vLLM: lower runs first): milliseconds; thousandths of a token in an
+    order by tokens that has no aging."""
     return round(key(request, config) * 1000.0)
 
 

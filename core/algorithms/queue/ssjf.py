@@ -1,13 +1,17 @@
 """Speculative shortest job first with aging (mu-Serve, section 3.3).
 
 A request's time is T = C + K N with N output tokens (section 2.3), so that the order by predicted N is the order by
-time. To keep long requests from starving, each second of waiting counts as `aging_tokens_per_s` tokens less (section
-3.5 cites Shadmi's SJF with aging). All wait at the same pace, so the order of two requests never changes, and the key
+time. To keep long requests from starving, each second of waiting counts as `aging` tokens less (section 3.5 cites
+Shadmi's SJF with aging). All wait at the same pace, so the order of two requests never changes, and the key
 
-    N + aging x arrival
+    arrival + N / aging
 
 holds from arrival on. It also bounds starvation: a request of N tokens is overtaken only by those that arrive within
 (N - 1) / aging seconds after it, however many they are.
+
+The paper gives no figure. Where none is set, aging goes by the measured tail of predicted lengths and by the service's
+limits: a request as long as one in a hundred is overtaken for as long as it may take. So the order is shortest first as
+long as requests can be in time, and all but one in a hundred wait at most a limit longer than first come, first served.
 
 Lengths are predicted as one of five classes, cut at the percentiles 25, 50, 75 and 99 of a model's outputs; the paper
 found more classes to sort worse.
@@ -15,29 +19,39 @@ found more classes to sort worse.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from core.types import Limits
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+NO_LIMIT_S = 30.0  # for how long the longest are overtaken where nothing says how long they may take
 
 PERCENTILES = (25.0, 50.0, 75.0, 99.0)
 
 
-@dataclass(frozen=True, slots=True)
-class SsjfConfig:
-    """`aging_tokens_per_s`: 0 is plain SJF and may starve; the larger, the nearer to first come, first served.
+def measured_aging(long_tokens: float, limits: Iterable[Limits]) -> float:
+    """Returns the aging, in tokens/s, with which long requests are overtaken for as long as they may take.
 
-    The paper gives no figure. At 20 a request of 600 tokens is overtaken for at most half a minute.
+    Args:
+        long_tokens: What one predicted length in a hundred exceeds.
+        limits: Of the service's classes. The loosest counts: nobody is to wait longer than every limit allows.
     """
+    tokens = max(1.0, long_tokens)
+    return tokens / max((_may_take_s(own, tokens) for own in limits), default=NO_LIMIT_S)
 
-    aging_tokens_per_s: float = 20.0
 
-    def __post_init__(self) -> None:
-        if self.aging_tokens_per_s < 0.0:
-            raise ValueError("aging makes requests shorter, not longer: aging_tokens_per_s is from 0")
+def _may_take_s(limits: Limits, tokens: float) -> float:
+    """Returns the time that an answer of so many tokens may take: its E2E limit, or what the limits of its parts come
+    to."""
+    if limits.e2e_s is not None:
+        return limits.e2e_s
+    return (limits.ttft_s or 0.0) + (limits.tpot_s or 0.0) * tokens or NO_LIMIT_S
 
 
 @dataclass(frozen=True, slots=True)

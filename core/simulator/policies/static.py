@@ -8,7 +8,7 @@ sites are cut as those of live services are. What requests meet at an instance g
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from core.observations.request.request_configs import itl_limit_s
@@ -17,7 +17,7 @@ from core.policy.setting_texts import value_of
 from core.simulator.kernel.simulated import ORDERS, InstanceSpec, Scheduling
 from core.simulator.policies.config import Reads, any_of
 from core.simulator.policies.cut_fleet import CutFleet
-from core.simulator.policies.scheduling import token_times_s
+from core.simulator.policies.scheduling import aging_of, token_times_s
 from core.simulator.policies.world import Plan, World
 from core.types import Limits
 
@@ -73,15 +73,22 @@ def of(policy: Policy) -> StaticConfig:
     return StaticConfig(policy.name, None if same else policy)
 
 
-def with_rules(spec: InstanceSpec, config: StaticConfig, limits: Iterable[Limits]) -> InstanceSpec:
-    """Returns the instance with the policy's rules of its queue and its batches. `limits`: of the classes it serves."""
+def with_rules(
+    spec: InstanceSpec, config: StaticConfig, limits: Collection[Limits], long_tokens: float
+) -> InstanceSpec:
+    """Returns the instance with the policy's rules of its queue and its batches.
+
+    Args:
+        limits: Of the classes it serves.
+        long_tokens: What one predicted length in a hundred exceeds.
+    """
     if config.own is None:
         return spec
     knobs, tuning = config.own.knobs, config.own.tuning
     token_s, prefill_token_s = (0.0, 1.0) if knobs.order == "spf" else token_times_s(spec)
     rules = Scheduling(
         "srtf" if knobs.order == "spf" else knobs.order,
-        aging=knobs.aging_tokens_per_s if knobs.order == "sjf" else 0.0,
+        aging=aging_of(knobs.order, knobs.aging_tokens_per_s, long_tokens, limits),
         token_s=token_s,
         prefill_token_s=prefill_token_s,
         preempts_s=0.0 if knobs.order == "fcfs" else knobs.preempts_s,
@@ -99,7 +106,9 @@ def begin(config: StaticConfig, world: World) -> Plan:
         SimulationError: There is no such partition, or no GPU can serve.
     """
     limits: dict[str, list[Limits]] = defaultdict(list)  # of the classes of each model
+    long_tokens: dict[str, float] = defaultdict(float)
     for service in world.services:
         limits[service.model] += [info.limits for info in service.partition(config.policy.knobs.partition).classes]
-    ruled = tuple(with_rules(spec, config, limits[spec.model]) for spec in world.templates)
+        long_tokens[service.model] = max(long_tokens[service.model], service.long_tokens)
+    ruled = tuple(with_rules(spec, config, limits[spec.model], long_tokens[spec.model]) for spec in world.templates)
     return CutFleet(config.policy, config.routing, replace(world, templates=ruled)).begin()

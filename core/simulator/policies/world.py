@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from core.algorithms.fleet.sharing import NodeGpus
 from core.engine.overheads import Overheads
 from core.observations.demand.class_view import typical_lengths
+from core.observations.limits import LONG_ANSWER
 from core.policy.dynamo_classes import strictest
 from core.policy.knobs import DYNAMO, WHOLE, WHOLE_CLASS
+from core.predictors.output_length import PRIOR_OUTPUT_TOKENS
 from core.simulator.kernel.commands import STRETCH_S, Control, Router
 from core.simulator.kernel.simulated import Handover, InstanceSpec, SimulationError
 from core.types import Limits, Mode, ModeProfile
@@ -89,12 +91,16 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class ServiceInfo:
-    """A service: its model and engine, and the partitions to choose from. The first is the one to begin with."""
+    """A service: its model and engine, and the partitions to choose from. The first is the one to begin with.
+
+    `long_tokens`: what one predicted length in a hundred exceeds.
+    """
 
     name: str
     model: str
     partitions: tuple[PartitionInfo, ...]
     engine: str = "vllm-v1"
+    long_tokens: float = LONG_ANSWER * PRIOR_OUTPUT_TOKENS
 
     def partition(self, name: str) -> PartitionInfo:
         """Returns the partition of a name. Where the service has none of the two that every policy knows: `whole` is

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from core.engine.engine_model import engine_model
+from core.observations.limits import LONG_ANSWER
+from core.predictors.output_length import PRIOR_OUTPUT_TOKENS
 from core.simulator.fields import ScenarioError
 from core.simulator.kernel.commands import Control, Router
 from core.simulator.kernel.objectives import Labels, Slo
@@ -56,12 +58,13 @@ class Traffic:
     output_tokens: Ints
     alone_s: Floats  # sums of what they take alone
     declared: tuple[CellLoad | None, ...]
+    predicted: tuple[Ints, ...]  # lengths, one by one
 
     @classmethod
     def of(cls, loads: Sequence[Load], cells: int) -> Traffic:
-        at_s, cell, prompt, output, alone_s = (
+        at_s, cell, prompt, output, predicted, alone_s = (
             np.concatenate([getattr(load, name) for load in loads])
-            for name in ("arrival_s", "cell", "prompt_tokens", "output_tokens", "lat_s")
+            for name in ("arrival_s", "cell", "prompt_tokens", "output_tokens", "predicted_tokens", "lat_s")
         )
 
         def sums(weights: Ints | Floats) -> Floats:
@@ -74,7 +77,18 @@ class Traffic:
             sums(output).astype(np.int64),
             sums(alone_s),
             declared_loads(at_s, cell, prompt, output, cells),
+            tuple(predicted[cell == c] for c in range(cells)),
         )
+
+    def long_tokens(self, service: Service, cells: slice) -> float:
+        """Returns what one predicted length in a hundred exceeds: by what a service declares, or else by the requests
+        at hand."""
+        if service.declared is None and (seen := np.concatenate(self.predicted[cells])).size:
+            return float(np.percentile(seen, 99.0))
+        if not service.declared:
+            return LONG_ANSWER * PRIOR_OUTPUT_TOKENS
+        means, rps = zip(*((load.output_tokens, load.rps) for load in service.declared), strict=True)
+        return LONG_ANSWER * float(np.average(means, weights=rps))
 
 
 def _labels(scenario: Scenario, pools: Sequence[str]) -> Labels:
@@ -109,9 +123,9 @@ def static_fleet(scenario: Scenario, config: StaticConfig, traffic: Traffic) -> 
     first_cell = 0
     for service, groups in zip(scenario.services, _groups_by_service(scenario), strict=True):
         cells, limits = len(service.cells), [limits_of(c.slo) for c in service.classes]
-        for i in (i for _, members in groups for i in members):
-            specs[i] = with_rules(specs[i], config, limits)
         part = slice(first_cell, first_cell + cells)
+        for i in (i for _, members in groups for i in members):
+            specs[i] = with_rules(specs[i], config, limits, traffic.long_tokens(service, part))
         own, serving = _service_pools(scenario, config, service, groups, traffic.alone_s[part])
         cell_pool += [len(pools) + pool for pool in serving]
         pools += [replace(pool, routing=config.routing) for pool in own]
@@ -282,7 +296,7 @@ def dynamic_fleet(scenario: Scenario, config: PolicyConfig, traffic: Traffic) ->
     Raises:
         SimulationError: The policy cannot serve such a scenario.
     """
-    world = world_of(scenario, _declared(scenario, traffic))
+    world = _seen(scenario, world_of(scenario, _declared(scenario, traffic)), traffic)
     plan = build(config, world)
     names = [pool.name for pool in plan.pools]
     pools = tuple(
@@ -304,6 +318,17 @@ def dynamic_fleet(scenario: Scenario, config: PolicyConfig, traffic: Traffic) ->
         plan.cell_limits,
     )
     return Layout(fleet, _labels(scenario, names), plan.controls, plan.router)
+
+
+def _seen(scenario: Scenario, world: World, traffic: Traffic) -> World:
+    """Returns the world with what each service's long requests are predicted to take."""
+    ends = np.cumsum([len(service.cells) for service in scenario.services]).tolist()
+    parts = zip(world.services, scenario.services, ends, strict=True)
+    services = tuple(
+        replace(info, long_tokens=traffic.long_tokens(service, slice(end - len(service.cells), end)))
+        for info, service, end in parts
+    )
+    return replace(world, services=services)
 
 
 def _declared(scenario: Scenario, traffic: Traffic) -> tuple[CellLoad | None, ...]:

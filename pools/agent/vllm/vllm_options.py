@@ -15,7 +15,6 @@ from .engine_access import EngineTls
 from .launch import VllmOptions
 
 DEFAULT_FOLDER = "var/engines"
-_KEY_ARGUMENTS = ("--api-key", "--api_key")  # whose value all on the machine could read
 _TLS = ("tls_certificate", "tls_key", "tls_authority")
 DEFAULT_PORTS = "18400-18499"
 
@@ -110,8 +109,14 @@ def vllm_options(values: dict[str, Any], by_uuid: bool, redis_url: str = "") -> 
         if name == KEY_VARIABLE:
             raise click.UsageError(f"--vllm-env {name}=...: leave it out, each engine gets a key of its own")
         variables[name] = value
-    if any(word.partition("=")[0] in _KEY_ARGUMENTS for word in values.get("vllm_argument") or ()):
+    names = {word.partition("=")[0].replace("_", "-") for word in values.get("vllm_argument") or ()}
+    if "--api-key" in names:
         raise click.UsageError("--vllm-argument --api-key: leave it out, each engine gets a key of its own")
+    if "--scheduling-policy" in names:
+        raise click.UsageError(
+            "--vllm-argument --scheduling-policy: leave it out, each engine schedules by priority; for first come, "
+            "first served inside engines set the policy's knob engine_priority=false"
+        )
     for option in ("engine_host", "engine_address"):
         if (given := values.get(option)) and not own_address.is_host(given):
             raise click.UsageError(f"--{option.replace('_', '-')} {given}: give an address or a name, without a port")

@@ -30,6 +30,7 @@ from ..requests.engine_order import EngineWork
 from ..token_bucket import TokenBucket
 from .class_queue import ClassQueue, Waiter
 from .instance_choice import Routed, Router
+from .measured_aging import MeasuredAging
 from .slot import Part, Slot
 
 TIER_HEAD_START_S = {"priority": 30.0, "flex": -60.0}  # OpenAI's service tiers; others: none
@@ -82,6 +83,7 @@ class Dispatcher:
         self._gate = gate
         self.retries = RetryBudget()
         self.ticks = Ticks()
+        self._aging = MeasuredAging()
         self._queues: dict[tuple[str, str | None], ClassQueue] = {}
         self.use = UseElsewhere()
         self._again: set[str] = set()  # services for which `_try_again` is to be called
@@ -293,7 +295,7 @@ class Dispatcher:
 
     def _queue(self, service: Service, class_name: str | None) -> ClassQueue:
         key = (service.name, class_name)
-        config, weights = order_config(service), service.policy.tenant_weights
+        config, weights = self._order_config(service), service.policy.tenant_weights
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = ClassQueue(FairQueue(config, weights), weights)
@@ -328,10 +330,12 @@ class Dispatcher:
 
     def _order_inside(self, service: Service, call: Call) -> None:
         """Sets the call's place in an engine's own queue, where the policy asks for one."""
+        if service.policy.aging_measured and call.engine_priority is None:  # it has just come
+            self._aging.note(service, call.predicted_tokens or 1)
         call.engine_priority = call.engine_work = None
         if not service.policy.engine_priority:
             return
-        config = order_config(service)
+        config = self._order_config(service)
         row = self.row_of(service, call, config)
         call.engine_priority = priority(row, config)
         if config.order is Order.LLF:
@@ -339,6 +343,12 @@ class Dispatcher:
             if alone is not None:
                 due_s = row.due_s - row.head_start_s
                 call.engine_work = EngineWork(due_s, row.work_s, alone[0], row.predicted_tokens)
+
+    def _order_config(self, service: Service) -> OrderConfig:
+        policy = service.policy
+        if policy.aging_measured:
+            return OrderConfig(Order(policy.order), self._aging.tokens_per_s(service, time.monotonic()))
+        return OrderConfig(Order(policy.order), policy.aging_tokens_per_s)
 
     def _check_bounds(self, service: Service, queue: ClassQueue, row: Waiting) -> None:
         policy, waiters = service.policy, queue.waiters
@@ -351,11 +361,6 @@ class Dispatcher:
             code="queue_full",
             retry_after_s=queue.drained_in_s(),
         )
-
-
-def order_config(service: Service) -> OrderConfig:
-    policy = service.policy
-    return OrderConfig(Order(policy.order), aging_tokens_per_s=policy.aging_tokens_per_s)
 
 
 def _name(service_name: str, class_name: str | None) -> str:

@@ -169,6 +169,7 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
         by_share=True,
         order="llf",
         aging_tokens_per_s=10.0,
+        aging_measured=True,
         engine_priority=True,
         engine_queue=16,
         tenant_weights={"acme": 2.0},

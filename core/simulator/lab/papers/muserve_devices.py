@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from core.simulator.lab.experiment import Experiment, Row, Run
 from core.simulator.lab.measures import Quotient, Results, Steps, change, figure, saving, times
-from core.simulator.lab.papers.muserve import SERVICES, answers
+from core.simulator.lab.papers.muserve import SERVICES, answers, with_aging
 from core.simulator.lab.why import Claim, why
 
 _DEVICES = (6, 8, 10, 12, 14, 16)
 _SCALING = "alpaserve_scaling"
 _POLICIES = {
     "alpaserve": "alpaserve",
-    _SCALING: "alpaserve_scaling {clock_floor_mhz: 200}",
-    "muserve": "muserve {clock_floor_mhz: 200}",
+    _SCALING: with_aging("alpaserve_scaling", "clock_floor_mhz: 200"),
+    "muserve": with_aging("muserve", "clock_floor_mhz: 200"),
 }
 _SHAPE_DEVICES = 8
 _RATES = (0.25, 0.5, 1.0)  # of the load

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 
 from core.algorithms.placement.model_placement import PlacementConfig
 from core.algorithms.placement.operator_partitions import DEFAULT_THRESHOLD
-from core.algorithms.queue.ssjf import SsjfConfig
 from core.controllers.clock import muserve_clock
 from core.controllers.clock.muserve_clock import (
     DeviceObservation,
@@ -36,6 +35,7 @@ from core.simulator.policies.loops import decision
 from core.simulator.policies.muserve.device_placement import Placed, Placer
 from core.simulator.policies.muserve.placement_search import Needs
 from core.simulator.policies.muserve.replicas import Replica, weights
+from core.simulator.policies.scheduling import aging_of
 from core.simulator.policies.view_observations import clock_seen
 from core.simulator.policies.world import Member, Plan, PoolPlan, ServiceInfo, World
 from core.types import ClockObservation, Limits, Loop, Reason, SetSmClock
@@ -48,6 +48,7 @@ _STARVED = 30  # actions in a row that wanted more than the top clock: half a mi
 class MuServeConfig:
     """`placement`, `order`, `scaling` and `sensitivity` are the paper's parts, each on or off.
 
+    `aging_tokens_per_s` None: by the long requests and the limits of each service.
     `sensitivity`: Algorithm 3 weighs latencies by it; without, as if all of each went with the clock. `max_devices`: CT
     of Algorithm 2; None: as many as a group has. `spread`: see PlacementConfig; 0 fills empty devices first.
     `group_gpus`: sizes of groups that are tried; none: all.
@@ -61,7 +62,7 @@ class MuServeConfig:
     order: str = "sjf"
     scaling: bool = True
     sensitivity: bool = True
-    ssjf: SsjfConfig = field(default_factory=SsjfConfig)
+    aging_tokens_per_s: float | None = None
     clock: MuServeClockConfig = field(default_factory=MuServeClockConfig)
     clock_floor_mhz: float | None = None
     max_devices: int | None = None
@@ -96,7 +97,7 @@ def of(policy: Policy) -> MuServeConfig:
         order=knobs.order,
         scaling=knobs.clock == "slack",
         sensitivity=slack.sensitivity,
-        ssjf=SsjfConfig(knobs.aging_tokens_per_s),
+        aging_tokens_per_s=knobs.aging_tokens_per_s,
         clock=slack_config(policy.tuning, act_s),
         clock_floor_mhz=knobs.clock_floor_mhz,
         max_devices=placement.max_devices,
@@ -116,8 +117,8 @@ def begin(config: MuServeConfig, world: World) -> Plan:
     """
     placer = Placer(world, config.group_gpus, config.goal, config.guide_s)
     placed, reason, summary = _place(config, placer)
-    scheduling = Scheduling(config.order, aging=config.ssjf.aging_tokens_per_s if config.order == "sjf" else 0.0)
-    replicas = tuple(replace(r, spec=replace(r.spec, scheduling=scheduling)) for r in placed.replicas)
+    rules = [_scheduling(config, service) for service in world.services]
+    replicas = tuple(replace(r, spec=replace(r.spec, scheduling=rules[r.slot.service])) for r in placed.replicas)
     names = [service.name for service in world.services]
     cell_pool = [""] * world.cells
     for service in world.services:
@@ -132,6 +133,13 @@ def begin(config: MuServeConfig, world: World) -> Plan:
         tuple(cell_pool),
         tuple(controls),
     )
+
+
+def _scheduling(config: MuServeConfig, service: ServiceInfo) -> Scheduling:
+    """Returns the order of a service's queues."""
+    limits = [info.limits for info in service.partitions[0].classes]
+    aging = aging_of(config.order, config.aging_tokens_per_s, service.long_tokens, limits)
+    return Scheduling(config.order, aging=aging)
 
 
 def _place(config: MuServeConfig, placer: Placer) -> tuple[Placed, Reason, str]:

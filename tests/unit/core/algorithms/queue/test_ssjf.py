@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from core.algorithms.queue.fair_queue import FairQueue, Waiting
 from core.algorithms.queue.queueing import Order, OrderConfig
-from core.algorithms.queue.ssjf import LengthClasses, SsjfConfig
+from core.algorithms.queue.ssjf import NO_LIMIT_S, LengthClasses, measured_aging
+from core.types import Limits
 
 
 def order(predicted_tokens, arrival_s, aging_tokens_per_s: float) -> np.ndarray:
@@ -75,9 +76,39 @@ def test_mean_completion_time_falls_when_short_ones_go_first() -> None:
     assert mean_s(order(tokens, np.zeros(200), 20.0)) < 0.7 * mean_s(np.arange(200))
 
 
-def test_aging_is_refused_when_it_makes_requests_longer() -> None:
-    with pytest.raises(ValueError, match="aging"):
-        SsjfConfig(-1.0)
+@settings(deadline=None)
+@given(jobs, st.integers(1, 2000), st.sampled_from([0.5, 5.0, 72.0]))
+def test_long_answers_are_overtaken_for_as_long_as_they_may_take_when_aging_is_measured(
+    queue: list[tuple[int, int]], long_tokens: int, limit_s: float
+) -> None:
+    predicted, arrival = np.array(queue, dtype=float).T
+    found = order(predicted, arrival, measured_aging(long_tokens, [Limits(e2e_s=limit_s)])).tolist()
+    for place, long in enumerate(found):
+        ahead = [arrival[job] for job in found[:place]]
+        allowed_s = limit_s * max(1.0, predicted[long] / long_tokens)
+        assert max(ahead, default=0.0) <= arrival[long] + allowed_s + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("limits", "allowed_s"),
+    [
+        ([Limits(e2e_s=72.0)], 72.0),
+        ([Limits(ttft_s=1.0, tpot_s=0.1, e2e_s=72.0)], 72.0),
+        ([Limits(ttft_s=1.0, tpot_s=0.1)], 61.0),
+        ([Limits(ttft_s=2.0)], 2.0),
+        ([Limits(e2e_s=10.0), Limits(e2e_s=20.0)], 20.0),
+        ([Limits()], NO_LIMIT_S),
+        ([], NO_LIMIT_S),
+    ],
+)
+def test_time_that_an_answer_may_take_is_by_its_limits_when_aging_is_measured(
+    limits: list[Limits], allowed_s: float
+) -> None:
+    assert 600 / measured_aging(600.0, limits) == pytest.approx(allowed_s)
+
+
+def test_aging_is_that_of_a_token_when_answers_have_none() -> None:
+    assert measured_aging(0.0, [Limits(e2e_s=10.0)]) == 0.1
 
 
 def test_lengths_fall_into_five_classes_when_cut_at_the_papers_percentiles() -> None:

@@ -187,6 +187,8 @@ def test_agent_refuses_files_that_gateways_would_not_take(tmp_path: Path, change
         ({"vllm_env": ("VLLM_API_KEY=hush",)}, "each engine gets a key of its own"),
         ({"vllm_argument": ("--api-key=hush",)}, "each engine gets a key of its own"),
         ({"vllm_argument": ("--api_key", "hush")}, "each engine gets a key of its own"),
+        ({"vllm_argument": ("--scheduling-policy", "fcfs")}, "each engine schedules by priority"),
+        ({"vllm_argument": ("--scheduling_policy=fcfs",)}, "engine_priority=false"),
     ],
 )
 def test_agent_refuses_options_that_would_show_a_key_or_lack_a_file(given: dict[str, Any], words: str) -> None:

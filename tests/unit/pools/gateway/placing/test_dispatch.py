@@ -102,6 +102,14 @@ async def test_shorter_prompt_has_priority_in_the_engine_when_the_policy_says_so
     assert [request.body["priority"] for request in bench.engine.received] == [300_000, 20_000]
 
 
+async def test_shorter_answer_has_priority_in_the_engine_when_aging_is_measured(start: Start) -> None:
+    bench = await bench_with(start, order="sjf", aging_measured=True, engine_priority=True)
+    await in_order(bench, {"max_tokens": 100}, {"max_tokens": 4})
+    by_name = {request.body["prompt"][0]: request.body["priority"] for request in bench.engine.received}
+    # Of the prior's tail, four times 129 tokens, and the limit of 60 s: so much a token counts.
+    assert by_name[1] - by_name[2] == pytest.approx(96 * 60_000 / 516, abs=1000)
+
+
 async def test_request_is_refused_when_the_line_is_full(start: Start) -> None:
     bench = await bench_with(start, max_queued_requests=1)
     held = hold(bench)
