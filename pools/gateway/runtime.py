@@ -243,6 +243,7 @@ class GatewayRuntime:
             await asyncio.sleep(LOOK_S)
             now_s = time.monotonic()
             self.deadlines.look(self.fleet.services, now_s)
+            self.gate.look(self.fleet.services)
             self.early.look(self.fleet.services.values(), now_s)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

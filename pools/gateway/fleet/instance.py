@@ -251,6 +251,11 @@ class Instance:
         return self.in_flight + len(self.due)
 
     @property
+    def reported_at_s(self) -> float | None:
+        """The time of the agent's last report, by the agent's clock: it only tells reports apart."""
+        return self._reported_at_s
+
+    @property
     def queued_prompt_tokens(self) -> int:
         """Their prompts' tokens: what a new request has to wait for."""
         return self._unstarted_tokens + self._queued_tokens

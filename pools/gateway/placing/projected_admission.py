@@ -9,23 +9,25 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from core.engine import parameter_caches
 from core.engine.engine_model import UnknownConfiguration
 from core.ports import EngineLimits
+from core.types import Rationale, Reason
 
 from ..fleet.instance import Instance
 from ..fleet.view import Service
 from ..requests.call import Call
 from .clock_requests import ClockRequests
 from .deadline_clocks import DeadlineClocks
+from .slot import answers_at
+from .unknown_senders import UnknownSenders
 
 if TYPE_CHECKING:
-    from core.types import Rationale
-
     from .projections import InstanceProjection
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,28 @@ def configuration(service: Service, instance: Instance) -> _Configuration:
     )
 
 
+def _asks(service: Service) -> bool:
+    """Says whether the service's clocks are asked for here."""
+    policy = service.policy
+    return policy.retail or (policy.throttle and policy.admission == PROJECTION)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """An instance that a clock was asked for. `service`: the name of its own."""
+
+    instance: Instance
+    service: str
+    others: UnknownSenders = field(default_factory=UnknownSenders)
+    unknown: str = ""  # why its batch was not known when the clock was chosen
+
+
+def _unknown(asked: _Asked) -> str:
+    """Says why the batch of the engine is not known as a whole; empty: it is."""
+    count = asked.others.count(asked.instance, answers_at(asked.instance))
+    return f"{count} in the engine were sent by nobody known, within limits that nobody knows" if count else ""
+
+
 class AdmissionGate:
     """Narrows instances to those that may take a request. Projections are loaded beside the event loop.
 
@@ -79,7 +103,7 @@ class AdmissionGate:
         self._loader = loader
         self._models: dict[_Configuration, InstanceProjection | None] = {}  # None: loading, or not to be had
         self._projections: dict[str, InstanceProjection] = {}
-        self._asking: set[str] = set()  # instances that a clock was asked for
+        self._asked: dict[str, _Asked] = {}
         self._revision = parameter_caches.revision()
         self.waits = 0  # times that a request had to wait
 
@@ -107,38 +131,59 @@ class AdmissionGate:
         """A request has just been given its place: asks for the clock that the service's rule now wants."""
         if self._deadlines is not None:
             self._deadlines.placed(service, instance)
+        if not _asks(service):
+            return
+        asked = self._asked.get(instance.uid)
+        if asked is None or asked.instance is not instance:
+            asked = self._asked[instance.uid] = _Asked(instance, service.name)
+        asked.unknown = _unknown(asked)
+        self._ask(service, asked)
+
+    def look(self, services: Mapping[str, Service]) -> None:
+        """Asks anew where what is known of an engine's batch has become more, or less. Called each `LOOK_S`."""
+        for asked in self._asked.values():
+            service = services.get(asked.service)
+            if service is None or not _asks(service):
+                continue
+            before, asked.unknown = asked.unknown, _unknown(asked)
+            if bool(before) != bool(asked.unknown):
+                self._ask(service, asked)
+
+    def _ask(self, service: Service, asked: _Asked) -> None:
+        instance = asked.instance
         found = self._clock(service, instance)
+        if found is not None and asked.unknown:
+            found = instance.state.max_mhz, Rationale(Reason.NO_DATA, f"The top clock: {asked.unknown}.")
         if found is not None:
             mhz, why = found
-            self._asking.add(instance.uid)
             self._clocks.ask(instance, mhz, str(why.reason), why.summary, time.monotonic())
 
     def _clock(self, service: Service, instance: Instance) -> tuple[float, Rationale] | None:
-        """None: the rule is not the gateway's, or the clock asked for last stays."""
+        """None: it cannot be told yet, or what was placed is to be refused."""
         policy = service.policy
         if policy.retail:
             projection = self._projection(service, instance)
             if projection is not None and not projection.fitted(service):
                 self._later(projection.fit, service)
             return (
-                projection.retail_clock(service, instance)
+                projection.retail_clock(service, instance, self._clocks.asked(instance.uid))
                 if projection is not None and projection.fitted(service)
                 else None
             )
-        if policy.throttle and policy.admission == PROJECTION:
-            projection = self._projections.get(instance.uid)
-            return None if projection is None else projection.lowest_clock(service)
-        return None
+        projection = self._projections.get(instance.uid)
+        return (
+            None if projection is None else projection.lowest_clock(service, instance, self._clocks.asked(instance.uid))
+        )
 
     def keep(self, uids: Collection[str], services: Iterable[Service]) -> None:
         """Forgets instances that are no more, and takes back what was asked for under a policy that is no more."""
         gone = set(self._projections) - set(uids)
         for service in services:
             if not (service.policy.throttle or service.policy.retail):
-                gone |= self._asking & service.uids.keys()
+                gone |= self._asked.keys() & service.uids.keys()
         for uid in gone:
             self._projections.pop(uid, None)
-            self._asking.discard(uid)
+            self._asked.pop(uid, None)
             self._clocks.drop(uid)
         if (revision := parameter_caches.revision()) != self._revision:
             self._revision = revision

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,14 +16,20 @@ from core.controllers.clock import retail_clock, throttllem_clock
 from core.controllers.clock.retail_clock import RetailConfig
 from core.controllers.clock.throttllem_clock import ThrottleConfig, ThrottleObservation, ThrottleState
 from core.controllers.request import admission
-from core.controllers.request.admission import AdmissionConfig, AdmissionObservation, AdmissionState, Requests
+from core.controllers.request.admission import (
+    AdmissionConfig,
+    AdmissionObservation,
+    AdmissionState,
+    RequestId,
+    Requests,
+)
 from core.engine.engine_model import engine_model
 from core.engine.engine_model import gpu as gpu_params
 from core.observations.clock_given import least_mhz
 from core.observations.limits import due_within_s
 from core.observations.request.request_configs import tbt_limit_s
 from core.predictors.engine_speed import engine_speed
-from core.types import Admit, Effects, Rationale, Reason, SetSmClock
+from core.types import Admit, Effects, Rationale, Reason
 
 from ..fleet.instance import Instance
 from ..fleet.view import Service
@@ -63,16 +70,14 @@ class InstanceProjection:
         params, bounds = gpu_params(gpu), (max_num_seqs, max_num_batched_tokens)
         least = least_mhz(gpu, params.f_min, params.f_max, floor, floor_mhz)
         self._speed = engine_speed(model, gpu, tp, engine, kv_tokens, *bounds, least, trees=ips == "trees")
-        self._admission: AdmissionState | None = None
-        self._clock: ThrottleState | None = None
-        self._judged: tuple[AdmissionObservation, AdmissionConfig, Effects] | None = None
+        self._refuses = False  # the request judged last could never fit: the engine is to refuse it
         self._regressions: dict[tuple[int, int], RetailConfig] = {}  # by typical lengths; of all alike instances
 
     def fresh(self) -> InstanceProjection:
         """Returns a projection for another instance of the same configuration."""
         other = object.__new__(InstanceProjection)
         other.configuration, other._speed, other._regressions = self.configuration, self._speed, self._regressions
-        other._admission = other._clock = other._judged = None
+        other._refuses = False
         return other
 
     def alike(self, other: InstanceProjection) -> bool:
@@ -109,48 +114,51 @@ class InstanceProjection:
             _most_tokens(service, call),
             _deadline_s(service, call),
         )
-        running, waiting = _running(service, instance), Requests.of((newcomer,))
-        obs = AdmissionObservation(time.monotonic(), instance.uid, running, waiting, self._speed)
+        batch = _batch(service, instance)
+        obs = AdmissionObservation(time.monotonic(), instance.uid, batch.running, Requests.of((newcomer,)), self._speed)
         config = _config(service, [*(slot.call for slot in slots_at(instance)), call])
-        self._admission, effects = admission.step(self._admission, obs, config)
-        self._judged = obs, config, effects
+        _, effects = admission.step(AdmissionState(batch.lost), obs, config)
         admitted = [command for command in effects.commands if isinstance(command, Admit)]
+        self._refuses = effects.rationale.reason is Reason.INFEASIBLE
         if admitted:
             call.lost = admitted[0].lost
             return True
-        return None if effects.rationale.reason is Reason.INFEASIBLE else False
+        return None if self._refuses else False
 
-    def lowest_clock(self, service: Service) -> tuple[float, Rationale] | None:
-        """Returns the clock to change to for the batch with those just admitted (IV-E); None: no change."""
-        if self._judged is None or self._admission is None:
-            return None
-        obs, config, admitted = self._judged
-        if not admitted.commands:  # it was sent to be refused
-            return None
-        board = admission.board_after(self._admission, obs, config, admitted)
-        looked = ThrottleObservation(obs.now_s, obs.instance, board, self._speed)
-        self._clock, effects = throttllem_clock.step(self._clock, looked, ThrottleConfig(config.tbt_s))
-        return _asked(effects)
+    def lowest_clock(
+        self, service: Service, instance: Instance, asked_mhz: float | None
+    ) -> tuple[float, Rationale] | None:
+        """Returns the clock for the batch, with those just admitted (IV-E); None: what came last is to be refused.
 
-    def retail_clock(self, service: Service, instance: Instance) -> tuple[float, Rationale] | None:
-        """Returns ReTail's clock for all that runs, what was just placed included; None: no change.
-
-        Only once it is `fitted` for the service.
+        Args:
+            asked_mhz: What stands asked for.
         """
-        running = _running(service, instance)
+        if self._refuses:
+            return None
+        config = _config(service, [slot.call for slot in slots_at(instance)])
+        batch = _batch(service, instance)
+        board = admission.scoreboard(batch.running, batch.lost, self._speed.shape, config.predictor_error)
+        looked = ThrottleObservation(time.monotonic(), instance.uid, board, self._speed)
+        state, effects = throttllem_clock.step(ThrottleState(asked_mhz), looked, ThrottleConfig(config.tbt_s))
+        return _asked(state, effects)
+
+    def retail_clock(self, service: Service, instance: Instance, asked_mhz: float | None) -> tuple[float, Rationale]:
+        """Returns ReTail's clock for all that runs, what was just placed included.
+
+        Only once it is `fitted` for the service. `asked_mhz`: what stands asked for.
+        """
+        running = _batch(service, instance).running
         shape, reported = self._speed.shape, instance.state.kv_usage or 0.0  # what other gateways sent is only seen so
         blocks = max(float(running.computed_tokens.sum()) / shape.block_tokens, reported * shape.kv_blocks)
         error = service.policy.predictor_error
         seen = retail_clock.observe(time.monotonic(), instance.uid, blocks, (running,), error)
-        self._clock, effects = retail_clock.step(self._clock, seen, self._regressions[_typical_tokens(service)])
-        return _asked(effects)
+        config = self._regressions[_typical_tokens(service)]
+        return _asked(*retail_clock.step(ThrottleState(asked_mhz), seen, config))
 
 
-def _asked(effects: Effects) -> tuple[float, Rationale] | None:
-    for command in effects.commands:
-        if isinstance(command, SetSmClock):
-            return command.mhz, effects.rationale
-    return None
+def _asked(state: ThrottleState, effects: Effects) -> tuple[float, Rationale]:
+    assert state.target_mhz is not None  # a step always chooses
+    return state.target_mhz, effects.rationale
 
 
 def _typical_tokens(service: Service) -> tuple[int, int]:
@@ -176,13 +184,21 @@ def _deadline_s(service: Service, call: Call) -> float | None:
     return None if within_s is None else call.request.received_s + within_s
 
 
-def _running(service: Service, instance: Instance) -> Requests:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    """What an engine has, and which of it was admitted as lost."""
+
+    running: Requests
+    lost: frozenset[RequestId]
+
+
+def _batch(service: Service, instance: Instance) -> _Batch:
     slots = slots_at(instance)
     calls = [slot.call for slot in slots]
     generated = np.array([slot.generated for slot in slots], dtype=np.int64)
     prompts = np.array([call.prompt_tokens or 1 for call in calls], dtype=np.int64)
     deadlines = [_deadline_s(service, call) for call in calls]
-    return Requests(
+    running = Requests(
         [call.request_id for call in calls],
         prompts,
         np.array([call.predicted_tokens or 1 for call in calls], dtype=np.int64),
@@ -192,3 +208,4 @@ def _running(service: Service, instance: Instance) -> Requests:
         np.where([slot.begun for slot in slots], prompts + np.maximum(0, generated - 1), 0).astype(np.int64),
         generated,
     )
+    return _Batch(running, frozenset(call.request_id for call in calls if call.lost))

@@ -153,3 +153,9 @@ def slots_at(instance: Instance) -> list[Slot]:
 def due_at(instance: Instance) -> list[Slot]:
     """Returns the second parts that will come there once another instance is done with the first ones."""
     return cast(list[Slot], list(instance.due))
+
+
+def answers_at(instance: Instance) -> int:
+    """Counts the answers that this gateway has under way there: an engine generates those of a request side by side."""
+    calls = [slot.call for slot in slots_at(instance)]
+    return sum(1 if call.features is None else max(1, call.features.sequences) for call in calls)
