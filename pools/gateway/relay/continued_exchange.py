@@ -102,6 +102,7 @@ class ContinuedExchange(Exchange):
                 if meter.finished or not part_only:
                     return self._completed()
                 assert plan is not None
+                assert plan.second is not None
                 params, next_slot = meter.params, plan.second
                 plan.second.arrives()
                 self.ending.attempts -= 1  # the second part is no second attempt
