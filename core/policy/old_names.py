@@ -76,6 +76,7 @@ REPLACED: Mapping[str, tuple[str, ...]] = {
     "static": (),
 }
 _ROUTES = {"weighted": "weighted_round_robin", "energy": "least_energy"}
+_FORMER_TOLERANCE = 0.002  # the default of version 0.1
 _SPLITS = {"dynamic": "any", "disaggregated": "prompt", "colocated": "none"}
 
 
@@ -253,6 +254,8 @@ def _split(keys: _Keys) -> None:
     split = keys.given.get("split")
     if isinstance(split, str) and split in _SPLITS:
         keys.found["split"] = _SPLITS[keys.given.pop("split")]
+    if keys.given.get("tolerance") == _FORMER_TOLERANCE:  # it was a difference of times, and is a share of a rate
+        del keys.given["tolerance"]
 
 
 _SPECIAL: Mapping[str, Callable[[_Keys], None]] = {

@@ -166,6 +166,8 @@ def test_static_policies_are_read_by_their_names():
             {"name": "dynaserve", "split": "disaggregated", "routing": "round_robin", "gain": 0.2},
             {"name": "dynaserve", "split": "prompt", "route": "round_robin", "tuning": {"split": {"gain": 0.2}}},
         ),
+        ({"name": "dynaserve", "tolerance": 0.002}, {"name": "dynaserve"}),  # the default of its former meaning
+        ({"name": "dynaserve", "tolerance": 0.01}, {"name": "dynaserve", "tuning": {"split": {"tolerance": 0.01}}}),
         (
             {"name": "threshold", "pools": "per_class", "loops": [], "kv_high": 0.8},
             {
