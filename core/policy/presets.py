@@ -101,6 +101,7 @@ _DYNAMOLLM = replace(
     clock_period_s=5.0,
     clock_floor="voltage",  # for what comes within a period; in no table of the paper least energy is below 1.2 GHz
     route="least_energy",
+    engine_priority=True,  # by which emergencies reorder what waits inside engines
     emergencies=True,
 )
 # V-B: "overheads ... on the critical path": servers start when their load is there, from nothing

@@ -3,6 +3,11 @@
 For services whose policy has `emergencies`. What waits for an instance are the requests that were sent there and have
 not begun, and its share of those in the queues of the classes that are served there. The ladder is the core's; here
 its commands are carried out.
+
+An engine orders what waits inside it by numbers (`engine_priority`) that no message can change: whoever is to go before
+or behind others is taken back, which ends it there, and is sent again with another number. That is done only where the
+order changes by it, to as few as possible, to those that the engine has not begun to compute by its last report, and to
+each a few times at most.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 
+from core.algorithms.queue.renumbering import Place, renumbered
 from core.controllers.request.emergency import EmergencyConfig, EmergencyObservation, EmergencyState, Mate, Waiting
 from core.controllers.request.emergency import step as ladder
 from core.controllers.request.routing import class_order
@@ -24,8 +30,9 @@ from ..requests.call import Call
 from .class_queue import Waiter
 from .clock_requests import ClockRequests
 from .dispatch import Dispatcher
-from .slot import Recallable, slots_at
+from .slot import Recallable, Slot, slots_at
 
+MOST_TIMES = 2  # that a request is sent again: each time it is read and tokenized anew
 _EARLY_S = 0.05  # a look may come by so much too early
 
 
@@ -38,6 +45,7 @@ class Emergencies:
         self._states: dict[str, EmergencyState] = {}
         self._looked_s: dict[str, float] = {}  # by service
         self.counts: dict[tuple[str, str], int] = defaultdict(int)  # (service, reason) of what was done
+        self.sent_again = 0  # requests, for another place in their engine's queue
 
     def look(self, services: Iterable[Service], now_s: float) -> None:
         """Runs one period of each service whose turn it is. `now_s` is monotonic."""
@@ -87,7 +95,7 @@ class Emergencies:
             before = self._states.get(instance.uid)
             state, effects = ladder(before, obs, config)
             found[instance.uid] = state
-            self._carry_out(service, instance, share, effects)
+            self._carry_out(service, instance, share, effects, config.most_moves)
             if before is not None and before.ramped and not state.ramped:
                 self._clocks.drop(instance.uid)
             elif state.ramped:
@@ -95,7 +103,9 @@ class Emergencies:
                 self._clocks.ask(instance, obs.top_mhz, str(why.reason), why.summary, now_s)
         return found
 
-    def _carry_out(self, service: Service, instance: Instance, queue: Sequence[Waiter], effects: Effects) -> None:
+    def _carry_out(
+        self, service: Service, instance: Instance, queue: Sequence[Waiter], effects: Effects, most_moves: int
+    ) -> None:
         waiting = {waiter.call.request_id: waiter for waiter in queue}
         sent: Mapping[str, Recallable] = {
             slot.call.request_id: slot.owner for slot in slots_at(instance) if not slot.begun and slot.owner is not None
@@ -103,6 +113,7 @@ class Emergencies:
         for command in effects.commands:
             if isinstance(command, ReorderQueue):
                 self._dispatcher.reorder([waiting[name] for name in command.requests if name in waiting])
+                self.sent_again += _reorder_inside(service, instance, command.requests, most_moves)
             elif isinstance(command, ResteerRequests):
                 for name, _ in command.moves:  # the router, which sees more, says where to
                     if name in sent:
@@ -117,6 +128,37 @@ class Emergencies:
             self.counts[service.name, str(effects.rationale.reason)] += 1
 
 
+def _unbegun(service: Service, instance: Instance) -> list[Slot]:
+    """Returns what was sent there and has not begun, in the order in which the engine serves it."""
+    found = [slot for slot in slots_at(instance) if not slot.begun]
+    return sorted(found, key=_place) if service.policy.engine_priority else found
+
+
+def _place(slot: Slot) -> Place:
+    return slot.call.engine_priority or 0, slot.sent_s
+
+
+def _reorder_inside(service: Service, instance: Instance, wanted: Sequence[str], most: int) -> int:
+    """Sends requests again that wait inside the engine, the first of `wanted` first; returns how many."""
+    inside = instance.state.waiting or 0
+    if not inside or not service.policy.engine_priority:
+        return 0
+    waiting = {slot.call.request_id: slot for slot in _unbegun(service, instance)[-inside:]}  # the others are computed
+    slots = [waiting[name] for name in wanted if name in waiting]
+    sent = 0
+    for n, number in renumbered([_place(slot) for slot in slots]).items():
+        owner = slots[n].owner
+        if owner is not None and sent < most and _may_be_sent_again(slots[n]):
+            sent += owner.send_again(number)
+    return sent
+
+
+def _may_be_sent_again(slot: Slot) -> bool:
+    call = slot.call
+    by_number = call.engine_work is None or not slot.instance.state.laxity  # else it goes by its laxity
+    return by_number and slot.part is None and call.sent_again < MOST_TIMES
+
+
 def _observation(
     service: Service, instance: Instance, mates: Sequence[Instance], waiters: Sequence[Waiter], now_s: float
 ) -> EmergencyObservation | None:
@@ -129,7 +171,7 @@ def _observation(
     top = step_table(state.engine_model_name, state.gpu_type, state.tp, state.engine, state.max_mhz)
     if table is None or top is None:
         return None
-    calls = [slot.call for slot in slots_at(instance) if not slot.begun] + [waiter.call for waiter in waiters]
+    calls = [slot.call for slot in _unbegun(service, instance)] + [waiter.call for waiter in waiters]
     queue = tuple(
         Waiting(
             call.request_id,

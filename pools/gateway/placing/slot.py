@@ -17,6 +17,9 @@ class Recallable(Protocol):
 
     def call_back(self, squash_for_s: float | None = None) -> None: ...
 
+    def send_again(self, engine_priority: int) -> bool:
+        """Sends it again to where it is, with another number in the engine's queue. Returns whether it does."""
+
     def move(self) -> bool:
         """Takes it elsewhere, if nothing has come of it and there is another place. Returns whether it goes."""
 

@@ -62,6 +62,7 @@ class Fate(Enum):
     TIMEOUT = auto()
     CLIENT_STALLED = auto()
     CALLED_BACK = auto()  # it had not begun: it goes elsewhere, or back to its client, as if it had not been sent
+    SENT_AGAIN = auto()  # it had not begun: the same engine gets it anew, with another number
     MOVED = auto()  # its instance let it wait: the next attempt is paid for from the retry budget
 
 
@@ -287,6 +288,8 @@ class Exchange:
                 connection = await pool.connect(slot.instance.address)
                 slot.instance.connected(connection.rtt_s, time.monotonic())
                 fate = await self._talk(connection, slot)
+            while fate is Fate.SENT_AGAIN:
+                fate = await self._talk(await pool.connect(slot.instance.address), slot)
             return fate  # type: ignore[return-value]
         except OSError as error:
             slot.instance.health.failed(time.monotonic(), refused=True)
@@ -355,7 +358,7 @@ class Exchange:
         if connection is None or self._ended:
             return
         self._hang_up(fate)
-        if fate is Fate.LOST and self._is_void(fate, connection):
+        if fate is Fate.SENT_AGAIN or (fate is Fate.LOST and self._is_void(fate, connection)):
             self._go_on(None)  # at the same place, over a new connection
             return
         self._leave(fate)
@@ -538,6 +541,19 @@ class Exchange:
         if self.unstarted_at is not None:
             self._squashed_for_s = squash_for_s
             self._settle(Fate.CALLED_BACK)
+
+    def send_again(self, engine_priority: int) -> bool:
+        """Takes the call back and sends it to the same engine, which then orders it by this number. Returns False where
+        it stays as it is: something of its answer has come."""
+        slot = self.unstarted_at
+        if slot is None:
+            return False
+        self.call.engine_priority = engine_priority
+        self.call.sent_again += 1
+        slot.sent_s = time.monotonic()
+        self._reset(self._window_end_s)
+        self._settle(Fate.SENT_AGAIN)
+        return True
 
     def move(self) -> bool:
         """Takes the call back to go elsewhere, as a retry. Returns False where it stays: something of its answer has

@@ -58,6 +58,7 @@ class Call:
     endpoints: Collection[str] | None = None  # `ip:port`s that a proxy allows it; None: all
     engine_priority: int | None = None
     engine_work: EngineWork | None = None
+    sent_again: int = 0  # how often it was taken back and sent to the same engine, for another place in its queue
     queue_s: float | None = None  # in a queue of the gateway
     lost: bool = False
     body: bytes = b""  # as the engine gets it

@@ -31,6 +31,9 @@ class Owner:
     def call_back(self, squash_for_s: float | None = None) -> None:
         raise AssertionError("only requests that are late are called back")
 
+    def send_again(self, engine_priority: int) -> bool:
+        raise AssertionError("nobody orders here")
+
     def move(self) -> bool:
         self.moves += 1
         return True
