@@ -161,7 +161,8 @@ class Knobs:
     )
     engine_priority: bool = setting(
         False,
-        "the order holds inside engines too, by vLLM's priority (FREESH's LLF)",
+        "the order holds inside engines too, by vLLM's priority, and emergencies reach what waits there; else engines "
+        "serve what they let wait as it came",
         only=OneWorld("live", "the queue of a simulated instance is its engine's own, and always has the order"),
     )
     engine_queue: int = setting(

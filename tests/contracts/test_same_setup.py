@@ -74,3 +74,6 @@ def test_aging_that_is_set_is_a_number_at_gateways_too():
     own = presets.policy("muserve", {"aging_tokens_per_s": 7.0})
     asked = service_policy.request_policy(own.knobs, own.tuning)
     assert (asked.aging_tokens_per_s, asked.aging_measured) == (7.0, False)
+    by_prompts = presets.policy("least_loaded", {"order": "spf"})
+    asked = service_policy.request_policy(by_prompts.knobs, by_prompts.tuning)
+    assert (asked.aging_tokens_per_s, asked.aging_measured) == (20.0, False)

@@ -82,6 +82,13 @@ def test_shortest_first_is_faster_in_the_mean_when_lengths_differ_and_limits_lea
     assert sjf.mean() < 0.8 * fcfs.mean()
 
 
+def test_tail_is_bounded_by_the_limit_where_it_is_not_without_aging() -> None:
+    requests = drawn((5.0, 1.2), 1.3, 7, 400)
+    sjf, fcfs = both(requests, 10.0)
+    bound_s = np.percentile(fcfs, 99.0) + 10.0
+    assert np.percentile(sjf, 99.0) <= bound_s < np.percentile(e2e_s(requests, Scheduling("sjf")), 99.0)
+
+
 @pytest.mark.parametrize("policy", ["least_loaded", "least_loaded {tp: 1, order: sjf}", "alpaserve_sched"])
 @pytest.mark.parametrize(
     ("declared", "long_tokens"), [("requests", 400.0), ("[{rps: 2, prompt_tokens: 50, output_tokens: 60}]", 240.0)]

@@ -13,7 +13,7 @@ from pools.gateway.placing.measured_aging import PERIOD_S, MeasuredAging
 LIMIT_S = 50.0
 
 
-def service(expected: float | None = None, limits: wire.LatencyLimits | None = None) -> Service:
+def service(expected: int | None = None, limits: wire.LatencyLimits | None = None) -> Service:
     own = wire.LatencyLimits(e2e_s=LIMIT_S) if limits is None else limits
     return Service(
         wire.FleetService("chat", "M", "vllm-v1", 8192, own, "only", [], [], expected_output_tokens=expected)
@@ -32,8 +32,8 @@ def test_long_requests_are_overtaken_for_the_limit_when_predictions_are_seen() -
     assert allowed_s(aging, 600) == pytest.approx(LIMIT_S)
 
 
-@pytest.mark.parametrize(("expected", "mean"), [(None, PRIOR_OUTPUT_TOKENS), (300.0, 300.0)])
-def test_long_requests_are_of_the_declared_mean_when_few_were_seen(expected: float | None, mean: float) -> None:
+@pytest.mark.parametrize(("expected", "mean"), [(None, PRIOR_OUTPUT_TOKENS), (300, 300.0)])
+def test_long_requests_are_of_the_declared_mean_when_few_were_seen(expected: int | None, mean: float) -> None:
     aging = MeasuredAging()
     for _ in range(WARM_UP - 1):
         aging.note(service(), 5000)
