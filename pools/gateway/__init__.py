@@ -15,7 +15,8 @@ relay/       from its place to its end: exchange.py, attempts and relayed bytes;
 placing/     which go now and where to, and which wait: instance_choice.py, dispatch.py, class_queue.py,
              slot.py;
              projected_admission.py and projections.py (throttLL'eM), emergencies.py (DynamoLLM), splitter.py and
-             split_plans.py (DynaServe), deadline_clocks.py and deadline_looks.py (GreenServe), clock_requests.py
+             split_plans.py (DynaServe), deadline_clocks.py and deadline_looks.py (GreenServe), clock_requests.py;
+             own_boards.py and shared_boards.py: what gateways tell each other of engines; unknown_senders.py
 accounts/    what each call leaves: records.py, its row; request_journal.py, on disk before the client sees the end;
              held_rows.py, in memory while the disk takes none; request_shipper.py, to Redis;
              gateway_metrics.py; request_energy.py, reported to clients that ask; request_limits.py and

@@ -27,6 +27,7 @@ from .fleet.snapshot_reader import SnapshotReader
 from .fleet.view import FleetView
 from .fleet.workers import Workers
 from .placing.clock_requests import PendingClockRequest
+from .placing.shared_boards import SharedBoards
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ SHIP_PERIOD_S = 0.3
 FULL_PERIOD_S = 2.0  # between attempts while the stream is full: each sends a batch there
 HEARTBEAT_PERIOD_S = 2.0
 KEEP_PERIOD_S = 30.0
+BOARDS_PERIOD_S = 0.1  # as clocks are looked at
 REDIS_TIMEOUT_S = 2.0
 STALE_WORKER_S = 60.0  # past its lease: it is forgotten
 
@@ -176,11 +178,39 @@ class RedisLink:
                 log.error("what another gateway says of its tenants cannot be read: %s", error)
         return found
 
-    async def ask_clock(self, gateway: str, ask: PendingClockRequest) -> None:
+    async def share_boards(
+        self, process: str, boards: wire.GatewayBoards | None
+    ) -> dict[str, wire.GatewayBoards | None]:
+        """Says what this gateway has at engines, and returns what each other one says; None: nothing, or nothing that
+        can be read. While this gateway is not listed, nobody hears it: it is then among the others, with None.
+
+        Args:
+            boards: None: nothing is said.
+        """
+        own = wire.gateway_member(process, socket.gethostname())
+        async with self._redis.pipeline(transaction=False) as pipe:
+            if boards is not None:
+                kept_ms = round(wire.GATEWAY_BOARDS_TTL_S * 1000.0)
+                pipe.set(wire.gateway_boards_key(own), wire.encode(boards), px=kept_ms)
+            pipe.zrange(wire.GATEWAYS_KEY, 0, -1)
+            *_, listed = await pipe.execute()
+        members = [member.decode() for member in listed]
+        others = [member for member in members if member != own]
+        found: dict[str, wire.GatewayBoards | None] = {} if own in members else {own: None}
+        values = await self._redis.mget([wire.gateway_boards_key(member) for member in others]) if others else []
+        for member, value in zip(others, values, strict=True):
+            try:
+                found[member] = None if value is None else wire.decode(value, wire.GatewayBoards)
+            except msgspec.DecodeError as error:
+                log.error("what gateway %s has at engines cannot be read: %s", member, error)
+                found[member] = None
+        return found
+
+    async def ask_clock(self, process: str, ask: PendingClockRequest) -> None:
         """Tells an instance's agent; one that does not listen now hears the next renewal."""
         request = wire.ClockRequest(
             uid=ask.uid,
-            gateway=gateway,
+            gateway=wire.gateway_member(process, socket.gethostname()),
             at_s=time.time(),
             mhz=ask.mhz,
             lease_s=ask.lease_s,
@@ -374,6 +404,21 @@ async def keep_sharing(
     while True:
         try:
             charge(await link.share_use(process, own()))
+            beat.worked()
+        except (RedisError, OSError) as error:
+            beat.failed(error)
+        await beat.pause()
+
+
+async def keep_sharing_boards(
+    link: RedisLink, process: str, boards: SharedBoards, told: Callable[[], wire.GatewayBoards | None]
+) -> None:
+    """Tells other gateways what this one has at engines, and hears what they have."""
+    beat = Repeated("sharing what engines have", BOARDS_PERIOD_S)
+    boards.expect()
+    while True:
+        try:
+            boards.hear(await link.share_boards(process, told()), time.monotonic(), time.time())
             beat.worked()
         except (RedisError, OSError) as error:
             beat.failed(error)

@@ -33,6 +33,7 @@ from .fleet.view import FleetView
 from .fleet.workers import Workers
 from .http.connections import Connections
 from .intake import Intake
+from .placing import own_boards
 from .placing.clock_requests import ClockRequests, PendingClockRequest
 from .placing.deadline_clocks import LOOK_S, DeadlineClocks
 from .placing.dispatch import Dispatcher, Gate
@@ -41,6 +42,7 @@ from .placing.emergencies import Emergencies
 from .placing.hung_engines import HungEngines
 from .placing.instance_choice import Router
 from .placing.projected_admission import AdmissionGate
+from .placing.shared_boards import SharedBoards
 
 log = logging.getLogger(__name__)
 CANCEL_S = 1.0  # after which a task that is cancelled and has not ended is cancelled again
@@ -102,8 +104,9 @@ class GatewayRuntime:
         )
         self.learned = None if config.state is None else Learned(config.state, config.name, self.classifier)
         self.clocks = ClockRequests()
-        self.deadlines = DeadlineClocks(self.clocks)
-        self.gate = AdmissionGate(self.clocks, deadlines=self.deadlines)
+        self.boards = SharedBoards()
+        self.deadlines = DeadlineClocks(self.clocks, boards=self.boards)
+        self.gate = AdmissionGate(self.clocks, deadlines=self.deadlines, boards=self.boards)
         router = Router(self.metrics.routing_s, config.rng)
         self.dispatcher = Dispatcher(self.fleet, router, self.classifier, before_gate(self.gate))
         self.emergencies = Emergencies(self.dispatcher, self.clocks)
@@ -187,6 +190,7 @@ class GatewayRuntime:
         beating = (link, config.name, self.fleet, self.intake.open_requests, self.journal.disk_state)
         self.begin(redis_tasks.keep_beating(*beating, self.health.unreachable), "heartbeat")
         self.begin(redis_tasks.keep_sharing(link, config.name, self.dispatcher.use.message, self._charge), "use")
+        self.begin(redis_tasks.keep_sharing_boards(link, config.name, self.boards, self._told), "boards")
 
     def begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Begins a task that goes on until `stop`."""
@@ -232,6 +236,10 @@ class GatewayRuntime:
         self.deadlines.close()
         self.tokenizers.close()
         self.classifier.close()
+
+    def _told(self) -> wire.GatewayBoards | None:
+        """Returns what other gateways are to know of engines here; None: there are none."""
+        return None if self.boards.alone else own_boards.told(self.fleet.services.values(), self.fleet.instances())
 
     def _charge(self, messages: list[wire.GatewayUse]) -> None:
         queued, ended = self.dispatcher.use.hear(messages)

@@ -17,6 +17,7 @@ Callers write `from pools import wire` and `wire.DesiredInstance`. Each name sta
 - worker_registration: engines that register themselves
 - sample_batches: what agents measured and decided
 - request_rows: records of requests
+- gateway_boards, gateway_use: what gateways tell each other
 - open_requests: requests that have come and not ended
 - process_table: the supervisor's processes, and signs of life
 - simulation_updates: how a run stands
@@ -48,6 +49,7 @@ from pools.wire.fleet_snapshot import (
     RequestPolicy,
     RequestTuning,
 )
+from pools.wire.gateway_boards import GATEWAY_BOARDS_TTL_S, EngineBoard, EnginePaces, GatewayBoards
 from pools.wire.gateway_use import GATEWAY_USE_TTL_S, GatewayUse
 from pools.wire.measured_engines import (
     MeasuredEngine,
@@ -118,6 +120,7 @@ from pools.wire.redis_keys import (
     certificate_asked_key,
     clock_channel,
     desired_key,
+    gateway_boards_key,
     gateway_member,
     gateway_process,
     gateway_use_key,
@@ -180,6 +183,7 @@ __all__ = [
     "FLEET_SERVICES_KEY",
     "FLEET_SIGNATURE_KEY",
     "GATEWAYS_KEY",
+    "GATEWAY_BOARDS_TTL_S",
     "GATEWAY_USE_TTL_S",
     "GPU_NUMBERS",
     "HEARTBEAT_TTL_S",
@@ -210,12 +214,15 @@ __all__ = [
     "DesiredInstance",
     "DesiredNode",
     "DiskState",
+    "EngineBoard",
+    "EnginePaces",
     "Fleet",
     "FleetClass",
     "FleetIndex",
     "FleetKey",
     "FleetPool",
     "FleetService",
+    "GatewayBoards",
     "GatewayUse",
     "GpuLabels",
     "GpuSampleRow",
@@ -254,6 +261,7 @@ __all__ = [
     "desired_key",
     "encode",
     "encode_profile",
+    "gateway_boards_key",
     "gateway_member",
     "gateway_process",
     "gateway_use_key",

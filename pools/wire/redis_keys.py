@@ -30,6 +30,7 @@
 | `greenserve:gateways` | sorted set, `<name>@<host>` by last sign of life | gateways | gateways: how many they are |
 | `greenserve:open:<gateway>` | string with expiry, OpenRequests | gateways, each two seconds | scheduler.control |
 | `greenserve:use:<gateway>` | string with expiry, GatewayUse | gateways, each two seconds | gateways |
+| `greenserve:boards:<gateway>` | string with expiry, GatewayBoards | gateways, each 0.1 s, of several | gateways |
 | `greenserve:alive:<process>` | string with expiry, Heartbeat | every process | health page |
 | `greenserve:runs`, and `:<plane>` | count of the task without work | Celery workers | their supervisor |
 | `greenserve:tasks` | hash, sums by `<task>|<outcome>` and `<task>|seconds` | Celery workers | web's `/metrics` |
@@ -80,6 +81,7 @@ WORKER_PREFIX = "greenserve:worker:"
 NODE_STREAM_PREFIX = f"{BATCH_STREAM}:"
 OPEN_REQUESTS_PREFIX = "greenserve:open:"
 GATEWAY_USE_PREFIX = "greenserve:use:"
+GATEWAY_BOARDS_PREFIX = "greenserve:boards:"
 
 
 def desired_key(node: str) -> str:
@@ -124,6 +126,10 @@ def gateway_process(member: str) -> str:
 
 def gateway_use_key(gateway: str) -> str:
     return GATEWAY_USE_PREFIX + gateway
+
+
+def gateway_boards_key(gateway: str) -> str:
+    return GATEWAY_BOARDS_PREFIX + gateway
 
 
 def batch_stream(node: str) -> str:

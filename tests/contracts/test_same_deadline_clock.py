@@ -28,7 +28,7 @@ from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, Pacing, Poo
 from core.types import Limits
 from pools import wire
 from pools.gateway.fleet.instance import Instance
-from pools.gateway.placing import deadline_looks
+from pools.gateway.placing import deadline_looks, own_boards
 from pools.gateway.placing.deadline_looks import EngineCosts, InstanceClock
 from pools.gateway.placing.slot import Slot
 from pools.gateway.requests.sse import Meter
@@ -197,15 +197,15 @@ def test_gateways_ask_for_the_clock_that_simulated_instances_have(own: Load) -> 
 
 
 @pytest.mark.parametrize(
-    ("own", "name", "changed"),
+    ("own", "module", "name", "changed"),
     [
-        (CLOSE, "pace_limits", lambda own: lambda limits, long, *_: own(limits, long, 0.6, 0.6)),
-        (FULL, "left_of_limits", lambda own: lambda cache, seats, answers: 1.0),
+        (CLOSE, own_boards, "pace_limits", lambda own: lambda limits, long, *_: own(limits, long, 0.6, 0.6)),
+        (FULL, deadline_looks, "left_of_limits", lambda own: lambda cache, seats, answers: 1.0),
     ],
     ids=["limits", "pressure"],
 )
 def test_clocks_differ_when_a_gateway_sees_it_otherwise(
-    own: Load, name: str, changed: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+    own: Load, module: Any, name: str, changed: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deadline_looks, name, changed(getattr(deadline_looks, name)))
+    monkeypatch.setattr(module, name, changed(getattr(module, name)))
     assert any(ours_s != pytest.approx(theirs_s, rel=1e-6) for _, ours_s, theirs_s in replayed(own))

@@ -1,8 +1,8 @@
 """GreenServe's clocks by deadlines at the gateway: for each instance the lowest that keeps the limits of its requests.
 
 For services whose policy says `clock: deadline`. An instance is looked at whenever it is given a request, and each
-`LOOK_S` while it has any of this gateway; what a look is, is in `deadline_looks`. Several gateways each ask for what
-their own requests need, and the agent takes the highest.
+`LOOK_S` while it has any of this gateway; what a look is, is in `deadline_looks`. Of several gateways each that has
+requests there asks for what those of all need.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from core.types import Rationale, Reason
 from ..fleet.instance import Instance
 from ..fleet.view import Service
 from .clock_requests import ClockRequests
+from .shared_boards import SharedBoards
 
 if TYPE_CHECKING:
     from .deadline_looks import EngineCosts, InstanceClock
@@ -53,9 +54,12 @@ class DeadlineClocks:
     the top; the log says so.
     """
 
-    def __init__(self, clocks: ClockRequests, loader: Executor | None = None) -> None:
+    def __init__(
+        self, clocks: ClockRequests, loader: Executor | None = None, boards: SharedBoards | None = None
+    ) -> None:
         self._clocks = clocks
         self._loader = loader
+        self._boards = boards or SharedBoards()
         self._costs: dict[_Configuration, EngineCosts | None] = {}  # None: being loaded, or not to be had
         self._watched: dict[str, _Watched] = {}
         self._busy: set[str] = set()  # of these, those that had requests at the last look
@@ -134,7 +138,14 @@ class DeadlineClocks:
         if clock is None:
             return
         self.looks += 1
-        effects, mhz = clock.look(service, instance, now_s), _asked_mhz(watched)
+        effects = clock.look(service, instance, now_s, self._boards.paces(instance.uid))
+        unknown = self._boards.unknown(now_s) if instance.slots else ""
+        if unknown:
+            top_mhz = max(clock.costs.top_mhz, instance.state.max_mhz)
+            if self._clocks.asked(instance.uid) != top_mhz:
+                self._clocks.ask(instance, top_mhz, str(Reason.NO_DATA), f"The top clock: {unknown}.", now_s)
+            return
+        mhz = _asked_mhz(watched)
         if mhz is not None and mhz != self._clocks.asked(instance.uid):
             why = _REST if effects is None else effects.rationale
             self._clocks.ask(instance, mhz, str(why.reason), why.summary, now_s)

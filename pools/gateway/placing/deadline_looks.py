@@ -5,7 +5,7 @@ Importing this loads compiled code for a second or more: see `deadline_clocks`.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,13 +18,15 @@ from core.engine.compiled_model import F_MAX, model_row
 from core.engine.corrections import configuration
 from core.engine.engine_model import engine_model
 from core.engine.measured import Basis, basis
-from core.observations.clock_given import least_mhz, pace_limits
+from core.observations.clock_given import least_mhz
 from core.ports import EngineLimits
 from core.types import Effects
+from pools.wire import EnginePaces
 
 from ..fleet.instance import Instance
 from ..fleet.view import Service
-from .slot import Pace, Slot, slots_at
+from .own_boards import paces_of
+from .shared_boards import PacesElsewhere
 
 _NOTHING = np.zeros(0, PROMPT)
 
@@ -61,7 +63,7 @@ class EngineCosts:
 
 
 class InstanceClock:
-    """The clock of one instance, by what this gateway has there."""
+    """The clock of one instance, by what gateways have there."""
 
     def __init__(self, costs: EngineCosts) -> None:
         self.costs = costs
@@ -75,13 +77,20 @@ class InstanceClock:
         """The clock last asked for; None: none yet."""
         return None if self._state is None else self._state.target_mhz
 
-    def look(self, service: Service, instance: Instance, now_s: float) -> Effects | None:
-        """Makes one look; None: nothing was to be done before, and nothing is now. `now_s` is monotonic."""
+    def look(
+        self, service: Service, instance: Instance, now_s: float, others: Sequence[PacesElsewhere] = ()
+    ) -> Effects | None:
+        """Makes one look; None: nothing was to be done before, and nothing is now.
+
+        Args:
+            now_s: Monotonic.
+            others: What other gateways have there.
+        """
         config = self._config_of(service, instance)
         if not instance.slots and self._idle_by is config:
             return None
         self._idle_by = None if instance.slots else config
-        seen = observe(service, instance, self.costs.kv_tokens, now_s)
+        seen = observe(service, instance, self.costs.kv_tokens, now_s, others)
         self._state, effects = deadline_clock.step(self._state, seen, config)
         return effects
 
@@ -99,64 +108,51 @@ class InstanceClock:
         return self._config
 
 
-def observe(service: Service, instance: Instance, kv_tokens: int, now_s: float) -> DeadlineObservation:
-    """Returns what an instance has to do, as far as this gateway knows.
+def observe(
+    service: Service, instance: Instance, kv_tokens: int, now_s: float, others: Sequence[PacesElsewhere] = ()
+) -> DeadlineObservation:
+    """Returns what an instance has to do, as far as gateways know.
 
-    A prompt whose first byte has not come waits in whole: chunks that are done with are not seen from here. What others
-    have sent is seen in the agent's report alone, as answers without a limit; those who sent it ask for their own. An
-    instance with nothing of this gateway has nothing to do. Where cache or batch are nearly full answers are hurried.
+    What nobody has told of is seen in the agent's report alone, as answers without a limit. An instance with nothing of
+    this gateway has nothing to do: others ask for theirs. Where cache or batch are nearly full answers are hurried.
 
     Args:
         kv_tokens: That its cache holds.
         now_s: Monotonic.
+        others: What other gateways have there. Their answers may have come no further since that was told.
     """
-    prompts: list[tuple[int, int, float, int]] = []
-    decodes, context, slack_s, tpot_s, share = 0, 0, NO_SLACK_S, math.inf, 1.0
-    slots = slots_at(instance)
-    for slot in slots:
-        pace = slot.pace
-        if pace is None:
-            pace = slot.pace = _pace(service, slot)
-        tpot_s = min(tpot_s, pace.tpot_s)
-        call = slot.call
-        if slot.begun_s is None and (slot.part is None or slot.prompt_tokens):
-            first = call.engine_priority if service.policy.engine_priority else None
-            prompts.append((slot.prompt_tokens or 1, 0, pace.due_s, first or 0))
-            continue
-        generated = slot.generated
-        decodes += 1
-        context += (call.prompt_tokens or 1) + generated
-        slack_s = min(slack_s, _ahead_s(slot, generated, pace.tpot_s, now_s))
-    if slots:
+    own = paces_of(service, instance, now_s)
+    prompts, share, known = _prompts(own, 0.0), 1.0, len(instance.slots)
+    decodes, context, slack_s, tpot_s = own.decodes, own.context_tokens, own.slack_s, own.tpot_s
+    if known:
+        for other in others:
+            paces = other.paces
+            prompts += _prompts(paces, other.offset_s)
+            known += paces.decodes + len(paces.sent_s)
+            decodes, context = decodes + paces.decodes, context + paces.context_tokens
+            slack_s = min(slack_s, paces.slack_s - max(0.0, now_s - other.told_s))
+            tpot_s = min(tpot_s, paces.tpot_s)
         state, limits = instance.state, instance.state.engine_limits or EngineLimits()
         reported, used = state.running or 0, state.kv_usage or 0.0
         cache = max(used, (context - decodes) / kv_tokens)
-        decodes += max(0, min(reported, reported + (state.waiting or 0) - len(slots)))
+        decodes += max(0, min(reported, reported + (state.waiting or 0) - known))
         context = max(context, int(used * kv_tokens)) if decodes else 0
         share = left_of_limits(cache, decodes / limits.max_num_seqs, decodes)
+    slack_s = min(slack_s, NO_SLACK_S)
     return DeadlineObservation(now_s, instance.uid, _rows(prompts), decodes, context, slack_s, tpot_s, share)
 
 
-def _rows(prompts: list[tuple[int, int, float, int]]) -> NDArray[np.void]:
+_Prompt = tuple[int, float, int, float]  # priority, when it was sent, tokens, when its first token is due
+
+
+def _prompts(paces: EnginePaces, offset_s: float) -> list[_Prompt]:
+    columns = zip(paces.priority, paces.sent_s, paces.prompt_tokens, paces.due_s, strict=True)
+    return [(first, sent_s + offset_s, tokens, due_s + offset_s) for first, sent_s, tokens, due_s in columns]
+
+
+def _rows(prompts: list[_Prompt]) -> NDArray[np.void]:
     """Returns those that the engine takes in first, (prompts,), by priority where they have one, else as they came."""
     if not prompts:
         return _NOTHING
-    prompts.sort(key=lambda prompt: prompt[3])
-    return np.array([prompt[:3] for prompt in prompts[:MOST_PROMPTS]], PROMPT)
-
-
-def _ahead_s(slot: Slot, generated: int, tpot_s: float, now_s: float) -> float:
-    """Returns by how much an answer is ahead of its limit. One that is no stream tells nothing: it is just in time."""
-    if slot.meter is None or slot.begun_s is None:
-        return 0.0
-    return tpot_s * max(0, generated - slot.tokens_before - 1) - (now_s - slot.begun_s)
-
-
-def _pace(service: Service, slot: Slot) -> Pace:
-    """Returns the limits of a call there: the network's round trip is part of every TTFT."""
-    call, policy = slot.call, service.policy
-    limits = pace_limits(
-        call.limits(service), float(call.long_tokens or 1), policy.clock_ttft_share, policy.clock_tpot_share
-    )
-    due_s = math.inf if limits.ttft_s is None else call.request.received_s + limits.ttft_s - slot.instance.rtt_s
-    return Pace(due_s, math.inf if limits.tpot_s is None else limits.tpot_s)
+    prompts.sort(key=lambda prompt: prompt[:2])
+    return np.array([(tokens, 0, due_s) for _, _, tokens, due_s in prompts[:MOST_PROMPTS]], PROMPT)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from core.engine import parameter_caches
@@ -24,6 +25,8 @@ from ..fleet.view import Service
 from ..requests.call import Call
 from .clock_requests import ClockRequests
 from .deadline_clocks import DeadlineClocks
+from .own_boards import judges
+from .shared_boards import SharedBoards
 from .slot import answers_at
 from .unknown_senders import UnknownSenders
 
@@ -67,8 +70,7 @@ def configuration(service: Service, instance: Instance) -> _Configuration:
 
 def _asks(service: Service) -> bool:
     """Says whether the service's clocks are asked for here."""
-    policy = service.policy
-    return policy.retail or (policy.throttle and policy.admission == PROJECTION)
+    return judges(service) and (service.policy.retail or service.policy.throttle)
 
 
 @dataclass(slots=True)
@@ -79,12 +81,7 @@ class _Asked:
     service: str
     others: UnknownSenders = field(default_factory=UnknownSenders)
     unknown: str = ""  # why its batch was not known when the clock was chosen
-
-
-def _unknown(asked: _Asked) -> str:
-    """Says why the batch of the engine is not known as a whole; empty: it is."""
-    count = asked.others.count(asked.instance, answers_at(asked.instance))
-    return f"{count} in the engine were sent by nobody known, within limits that nobody knows" if count else ""
+    newest: dict[str, float] = field(default_factory=dict)  # of other gateways: see SharedBoards
 
 
 class AdmissionGate:
@@ -95,10 +92,20 @@ class AdmissionGate:
     """
 
     def __init__(
-        self, clocks: ClockRequests, loader: Executor | None = None, deadlines: DeadlineClocks | None = None
+        self,
+        clocks: ClockRequests,
+        loader: Executor | None = None,
+        deadlines: DeadlineClocks | None = None,
+        boards: SharedBoards | None = None,
     ) -> None:
-        """`deadlines` hear of every place that is given."""
+        """Makes a gate.
+
+        Args:
+            deadlines: They hear of every place that is given.
+            boards: What other gateways have; None: there are none.
+        """
         self._clocks = clocks
+        self._boards = boards or SharedBoards()
         self._deadlines = deadlines
         self._loader = loader
         self._models: dict[_Configuration, InstanceProjection | None] = {}  # None: loading, or not to be had
@@ -117,7 +124,11 @@ class AdmissionGate:
         too_small: list[Instance] = []
         for instance in sorted(choosable, key=_busy):
             projection = self._projection(service, instance)
-            admits = True if projection is None else projection.admits(service, instance, call)
+            admits = (
+                True
+                if projection is None
+                else projection.admits(service, instance, call, self._boards.boards(instance.uid))
+            )
             if admits:
                 return [instance]
             if admits is None:
@@ -136,21 +147,35 @@ class AdmissionGate:
         asked = self._asked.get(instance.uid)
         if asked is None or asked.instance is not instance:
             asked = self._asked[instance.uid] = _Asked(instance, service.name)
-        asked.unknown = _unknown(asked)
+        asked.unknown = self._unknown(asked)
         self._ask(service, asked)
 
     def look(self, services: Mapping[str, Service]) -> None:
-        """Asks anew where what is known of an engine's batch has become more, or less. Called each `LOOK_S`."""
+        """Asks anew for engines that others have sent something, or of which more is known, or less. Called each
+        `LOOK_S`."""
         for asked in self._asked.values():
             service = services.get(asked.service)
             if service is None or not _asks(service):
                 continue
-            before, asked.unknown = asked.unknown, _unknown(asked)
-            if bool(before) != bool(asked.unknown):
+            before, asked.unknown = asked.unknown, self._unknown(asked)
+            newest = self._boards.newest(asked.instance.uid)
+            if bool(before) != bool(asked.unknown) or any(
+                sent_s > asked.newest.get(gateway, -inf) for gateway, sent_s in newest.items()
+            ):
                 self._ask(service, asked)
+
+    def _unknown(self, asked: _Asked) -> str:
+        """Says why the batch of the engine is not known as a whole; empty: it is."""
+        instance = asked.instance
+        known = answers_at(instance) + sum(other.board.answers for other in self._boards.boards(instance.uid))
+        count = asked.others.count(instance, known)
+        if unknown := self._boards.unknown(time.monotonic()):
+            return unknown
+        return f"{count} in the engine were sent by nobody known, within limits that nobody knows" if count else ""
 
     def _ask(self, service: Service, asked: _Asked) -> None:
         instance = asked.instance
+        asked.newest = self._boards.newest(instance.uid)
         found = self._clock(service, instance)
         if found is not None and asked.unknown:
             found = instance.state.max_mhz, Rationale(Reason.NO_DATA, f"The top clock: {asked.unknown}.")
@@ -160,20 +185,20 @@ class AdmissionGate:
 
     def _clock(self, service: Service, instance: Instance) -> tuple[float, Rationale] | None:
         """None: it cannot be told yet, or what was placed is to be refused."""
-        policy = service.policy
-        if policy.retail:
-            projection = self._projection(service, instance)
-            if projection is not None and not projection.fitted(service):
-                self._later(projection.fit, service)
-            return (
-                projection.retail_clock(service, instance, self._clocks.asked(instance.uid))
-                if projection is not None and projection.fitted(service)
-                else None
-            )
-        projection = self._projections.get(instance.uid)
-        return (
-            None if projection is None else projection.lowest_clock(service, instance, self._clocks.asked(instance.uid))
-        )
+        uid = instance.uid
+        if not service.policy.retail:
+            projection = self._projections.get(uid)
+            if projection is None:
+                return None
+            return projection.lowest_clock(service, instance, self._clocks.asked(uid), self._boards.boards(uid))
+        projection = self._projection(service, instance)
+        if projection is None:
+            return None
+        if not projection.fitted(service):
+            self._later(projection.fit, service)
+            if not projection.fitted(service):
+                return None
+        return projection.retail_clock(service, instance, self._clocks.asked(uid), self._boards.boards(uid))
 
     def keep(self, uids: Collection[str], services: Iterable[Service]) -> None:
         """Forgets instances that are no more, and takes back what was asked for under a policy that is no more."""

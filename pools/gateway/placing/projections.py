@@ -5,13 +5,15 @@ Importing this loads compiled code for a second or more: see `projected_admissio
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
+from core.algorithms.clock.projection import Floats
 from core.controllers.clock import retail_clock, throttllem_clock
 from core.controllers.clock.retail_clock import RetailConfig
 from core.controllers.clock.throttllem_clock import ThrottleConfig, ThrottleObservation, ThrottleState
@@ -26,22 +28,23 @@ from core.controllers.request.admission import (
 from core.engine.engine_model import engine_model
 from core.engine.engine_model import gpu as gpu_params
 from core.observations.clock_given import least_mhz
-from core.observations.limits import due_within_s
 from core.observations.request.request_configs import tbt_limit_s
 from core.predictors.engine_speed import engine_speed
-from core.types import Admit, Effects, Rationale, Reason
+from core.types import Admit, Effects, Limits, Rationale, Reason
+from pools.wire import EngineBoard
 
 from ..fleet.instance import Instance
 from ..fleet.view import Service
 from ..requests.call import Call
-from .slot import slots_at
+from .own_boards import board_of, deadline_s, most_tokens
+from .shared_boards import BoardElsewhere, sent_since
 
 # Mean prompt and answer of Azure's conversation trace of 2023 (AzurePublicDataset, CC-BY): where no load is declared.
 _TYPICAL_TOKENS = (1155, 211)
 
 
 class InstanceProjection:
-    """Admission and clock of one instance; every request that this gateway has in flight there is on its scoreboard."""
+    """Admission and clock of one instance; every request that gateways have in flight there is on its scoreboard."""
 
     def __init__(
         self,
@@ -102,21 +105,29 @@ class InstanceProjection:
     def fitted(self, service: Service) -> bool:
         return _typical_tokens(service) in self._regressions
 
-    def admits(self, service: Service, instance: Instance, call: Call) -> bool | None:
+    def admits(
+        self, service: Service, instance: Instance, call: Call, others: Sequence[BoardElsewhere] = ()
+    ) -> bool | None:
         """Says whether the call may join the batch now (IV-C2); None: it never could.
 
-        Marks it when it is lost already.
+        Marks it when it is lost already. What other gateways have sent since they told of it is not known: each is
+        taken to have sent the same as this one, or all would fill an engine at once.
+
+        Args:
+            others: What other gateways have there.
         """
         newcomer = admission.RequestView(
             call.request_id,
             call.prompt_tokens or 1,
             call.predicted_tokens or 1,
-            _most_tokens(service, call),
-            _deadline_s(service, call),
+            most_tokens(service, call),
+            deadline_s(service, call),
         )
-        batch = _batch(service, instance)
-        obs = AdmissionObservation(time.monotonic(), instance.uid, batch.running, Requests.of((newcomer,)), self._speed)
-        config = _config(service, [*(slot.call for slot in slots_at(instance)), call])
+        own = board_of(service, instance)
+        boards = _with(own, others) + [(sent_since(own, other.told_s), 0.0) for other in others]
+        batch, waiting = _batch(boards), Requests.of((newcomer,))
+        obs = AdmissionObservation(time.monotonic(), instance.uid, batch.running, waiting, self._speed)
+        config = _config(service, [*_limits(boards), call.limits(service)])
         _, effects = admission.step(AdmissionState(batch.lost), obs, config)
         admitted = [command for command in effects.commands if isinstance(command, Admit)]
         self._refuses = effects.rationale.reason is Reason.INFEASIBLE
@@ -126,29 +137,40 @@ class InstanceProjection:
         return None if self._refuses else False
 
     def lowest_clock(
-        self, service: Service, instance: Instance, asked_mhz: float | None
+        self,
+        service: Service,
+        instance: Instance,
+        asked_mhz: float | None,
+        others: Sequence[BoardElsewhere] = (),
     ) -> tuple[float, Rationale] | None:
         """Returns the clock for the batch, with those just admitted (IV-E); None: what came last is to be refused.
 
         Args:
             asked_mhz: What stands asked for.
+            others: What other gateways have there.
         """
         if self._refuses:
             return None
-        config = _config(service, [slot.call for slot in slots_at(instance)])
-        batch = _batch(service, instance)
+        boards = _with(board_of(service, instance), others)
+        config, batch = _config(service, _limits(boards)), _batch(boards)
         board = admission.scoreboard(batch.running, batch.lost, self._speed.shape, config.predictor_error)
         looked = ThrottleObservation(time.monotonic(), instance.uid, board, self._speed)
         state, effects = throttllem_clock.step(ThrottleState(asked_mhz), looked, ThrottleConfig(config.tbt_s))
         return _asked(state, effects)
 
-    def retail_clock(self, service: Service, instance: Instance, asked_mhz: float | None) -> tuple[float, Rationale]:
+    def retail_clock(
+        self,
+        service: Service,
+        instance: Instance,
+        asked_mhz: float | None,
+        others: Sequence[BoardElsewhere] = (),
+    ) -> tuple[float, Rationale]:
         """Returns ReTail's clock for all that runs, what was just placed included.
 
-        Only once it is `fitted` for the service. `asked_mhz`: what stands asked for.
+        Only once it is `fitted` for the service. The arguments are as of `lowest_clock`.
         """
-        running = _batch(service, instance).running
-        shape, reported = self._speed.shape, instance.state.kv_usage or 0.0  # what other gateways sent is only seen so
+        running = _batch(_with(board_of(service, instance), others)).running
+        shape, reported = self._speed.shape, instance.state.kv_usage or 0.0
         blocks = max(float(running.computed_tokens.sum()) / shape.block_tokens, reported * shape.kv_blocks)
         error = service.policy.predictor_error
         seen = retail_clock.observe(time.monotonic(), instance.uid, blocks, (running,), error)
@@ -166,46 +188,56 @@ def _typical_tokens(service: Service) -> tuple[int, int]:
     return prompt or _TYPICAL_TOKENS[0], output or _TYPICAL_TOKENS[1]
 
 
-def _config(service: Service, calls: Iterable[Call]) -> AdmissionConfig:
-    """One batch has one pace: it keeps the strictest TPOT limit of the calls in it."""
+def _config(service: Service, limits: Iterable[Limits]) -> AdmissionConfig:
+    """One batch has one pace: it keeps the strictest TPOT limit of the requests in it."""
     tuning = service.policy.tuning
-    tbt_s = tbt_limit_s(tuning.throttle_tbt_s, (call.limits(service) for call in calls))
+    tbt_s = tbt_limit_s(tuning.throttle_tbt_s, limits)
     return AdmissionConfig(tbt_s, service.policy.predictor_error, tuning.throttle_retry_s)
 
 
-def _most_tokens(service: Service, call: Call) -> int:
-    room = max(1, service.max_model_len - (call.prompt_tokens or 0))
-    most = min(room, service.policy.tuning.throttle_max_tokens)
-    return most if call.max_tokens is None else min(most, call.max_tokens)
+def _limits(boards: Sequence[tuple[EngineBoard, float]]) -> list[Limits]:
+    return [Limits(tpot_s=board.tpot_s) for board, _ in boards]
 
 
-def _deadline_s(service: Service, call: Call) -> float | None:
-    within_s = due_within_s(call.limits(service), call.predicted_tokens or 1)
-    return None if within_s is None else call.request.received_s + within_s
+def _with(own: EngineBoard, others: Sequence[BoardElsewhere]) -> list[tuple[EngineBoard, float]]:
+    return [(own, 0.0), *((other.board, other.offset_s) for other in others)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
-    """What an engine has, and which of it was admitted as lost."""
+    """The requests that an engine has; `lost` are the numbers of those that were admitted as lost."""
 
     running: Requests
     lost: frozenset[RequestId]
 
 
-def _batch(service: Service, instance: Instance) -> _Batch:
-    slots = slots_at(instance)
-    calls = [slot.call for slot in slots]
-    generated = np.array([slot.generated for slot in slots], dtype=np.int64)
-    prompts = np.array([call.prompt_tokens or 1 for call in calls], dtype=np.int64)
-    deadlines = [_deadline_s(service, call) for call in calls]
+def _batch(boards: Sequence[tuple[EngineBoard, float]]) -> _Batch:
+    """Returns all rows of boards as one batch, in the order in which they were sent.
+
+    Args:
+        boards: Each with what its times are behind this host's monotonic clock.
+    """
+
+    def column(name: str, kind: DTypeLike) -> NDArray[Any]:
+        return np.array([value for board, _ in boards for value in getattr(board, name)], dtype=kind)
+
+    def times(name: str) -> Floats:
+        return np.array(
+            [at_s + offset_s for board, offset_s in boards for at_s in getattr(board, name)], dtype=np.float64
+        )
+
+    order = np.argsort(times("sent_s"), kind="stable")
+    prompts, generated = column("prompt_tokens", np.int64), column("generated_tokens", np.int64)
+    # The token generated last is taken in with the next iteration.
+    computed = np.where(column("begun", np.bool_), prompts + np.maximum(0, generated - 1), 0).astype(np.int64)
+    lost = column("lost", np.bool_)[order]
     running = Requests(
-        [call.request_id for call in calls],
-        prompts,
-        np.array([call.predicted_tokens or 1 for call in calls], dtype=np.int64),
-        np.array([_most_tokens(service, call) for call in calls], dtype=np.int64),
-        np.array([math.inf if at_s is None else at_s for at_s in deadlines], dtype=np.float64),
-        # The token generated last is taken in with the next iteration.
-        np.where([slot.begun for slot in slots], prompts + np.maximum(0, generated - 1), 0).astype(np.int64),
-        generated,
+        range(len(order)),
+        prompts[order],
+        column("predicted_tokens", np.int64)[order],
+        column("max_tokens", np.int64)[order],
+        times("deadline_s")[order],
+        computed[order],
+        generated[order],
     )
-    return _Batch(running, frozenset(call.request_id for call in calls if call.lost))
+    return _Batch(running, frozenset(np.flatnonzero(lost).tolist()))

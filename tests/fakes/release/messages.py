@@ -44,6 +44,11 @@ def every() -> dict[str, wire.Message]:
         wire.gateway_use_key("gateway@gw-1"): wire.GatewayUse(
             "boot-1", {"llama3-70b/LL": {"acme": 374}}, {"acme": 503}
         ),
+        wire.gateway_boards_key("gateway@gw-1"): wire.GatewayBoards(
+            *(1_234.5, NOW_S),
+            {UID: wire.EngineBoard(2, 0.15, [1_233.5], [512], [200], [1_024], [7], [True], [1_260.0], [True])},
+            {OTHER: wire.EnginePaces(3, 2_048, 0.4, 0.15, [1_234.0], [512], [1_236.0], [1])},
+        ),
         wire.PROCESSES_KEY: wire.ProcessTable(
             NOW_S,
             [
@@ -321,8 +326,8 @@ def parts(value: Any) -> Iterator[wire.Message]:
             yield from parts(value.unpack())
         for name in value.__struct_fields__:
             yield from parts(getattr(value, name))
-    elif isinstance(value, list):
-        for each in value:
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
             yield from parts(each)
 
 

@@ -102,6 +102,23 @@ async def test_each_gateway_hears_what_tenants_used_at_all_others(
     assert heard == [(110, 33)] * 12, "of the eleven others, each once"
 
 
+async def test_each_gateway_hears_what_all_others_have_at_engines_or_that_they_do_not_tell(
+    links: list[Link], redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (_, name, link), (host, other, silent), *_ = links
+    monkeypatch.setattr(redis_tasks.socket, "gethostname", lambda: "gw-1")
+    boards = wire.GatewayBoards(5.0, time.time(), {"e": wire.EngineBoard(0, None, [], [], [], [], [], [], [], [])})
+    own = f"{name}@gw-1"
+    assert await link.share_boards(name, boards) == {own: None}, "it is not listed yet: nobody hears it"
+    await known(links[:2], monkeypatch)
+    assert await link.share_boards(name, boards) == {f"{other}@{host}": None}, "it has told nothing"
+    assert await silent.share_boards(other, None) == {own: boards}
+    left_ms = redis_client.pttl(wire.gateway_boards_key(own))
+    assert 0 < left_ms <= 1000.0 * wire.GATEWAY_BOARDS_TTL_S, "of one that ends nothing is known a second later"  # type: ignore[operator]
+    redis_client.set(wire.gateway_boards_key(own), b"no board")
+    assert await silent.share_boards(other, None) == {own: None}, "what cannot be read is as if it were not told"
+
+
 async def test_gateways_that_remain_take_over_the_parts_of_those_that_are_gone(
     links: list[Link], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,10 @@ RECORDED: list[dict[str, Any]] = [
 ]
 NOT_YET_RELEASED = {
     "DiskState",
+    "EngineBoard",
+    "EnginePaces",
     "FleetIndex",
+    "GatewayBoards",
     "GatewayUse",
     "HostSampleRow",
     "MeasuredEngine",

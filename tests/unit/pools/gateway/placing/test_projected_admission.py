@@ -22,7 +22,7 @@ from core.predictors.engine_speed import engine_speed
 from core.types import SetSmClock
 from pools import wire
 from pools.gateway.fleet.view import Service
-from pools.gateway.placing import projections
+from pools.gateway.placing import own_boards, projections
 from pools.gateway.placing.clock_requests import LEASE_S, RENEW_S, ClockRequests, PendingClockRequest
 from pools.gateway.placing.emergencies import Emergencies
 from pools.gateway.placing.projected_admission import AdmissionGate
@@ -105,8 +105,8 @@ async def test_request_waits_when_the_cache_would_overflow_and_goes_when_there_i
 async def test_projections_go_by_the_tuning(tuning: dict[str, Any], expected: tuple[float, float, int]) -> None:
     house = House(1, admission="projection", tuning=wire.RequestTuning(**tuning))
     service, call = house.view.services[MODEL], house.call(max_tokens=2000)
-    config = projections._config(service, [call])
-    assert (config.tbt_s, config.retry_s, projections._most_tokens(service, call)) == expected
+    config = projections._config(service, [call.limits(service)])
+    assert (config.tbt_s, config.retry_s, own_boards.most_tokens(service, call)) == expected
 
 
 async def test_projections_are_made_anew_when_speeds_are_to_come_from_elsewhere(
