@@ -411,14 +411,14 @@ async def keep_sharing(
 
 
 async def keep_sharing_boards(
-    link: RedisLink, process: str, boards: SharedBoards, told: Callable[[], wire.GatewayBoards | None]
+    link: RedisLink, process: str, boards: SharedBoards, published: Callable[[], wire.GatewayBoards | None]
 ) -> None:
     """Tells other gateways what this one has at engines, and hears what they have."""
     beat = Repeated("sharing what engines have", BOARDS_PERIOD_S)
     boards.expect()
     while True:
         try:
-            boards.hear(await link.share_boards(process, told()), time.monotonic(), time.time())
+            boards.hear(await link.share_boards(process, published()), time.monotonic(), time.time())
             beat.worked()
         except (RedisError, OSError) as error:
             beat.failed(error)

@@ -190,7 +190,7 @@ class GatewayRuntime:
         beating = (link, config.name, self.fleet, self.intake.open_requests, self.journal.disk_state)
         self.begin(redis_tasks.keep_beating(*beating, self.health.unreachable), "heartbeat")
         self.begin(redis_tasks.keep_sharing(link, config.name, self.dispatcher.use.message, self._charge), "use")
-        self.begin(redis_tasks.keep_sharing_boards(link, config.name, self.boards, self._told), "boards")
+        self.begin(redis_tasks.keep_sharing_boards(link, config.name, self.boards, self._published), "boards")
 
     def begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Begins a task that goes on until `stop`."""
@@ -237,9 +237,9 @@ class GatewayRuntime:
         self.tokenizers.close()
         self.classifier.close()
 
-    def _told(self) -> wire.GatewayBoards | None:
+    def _published(self) -> wire.GatewayBoards | None:
         """Returns what other gateways are to know of engines here; None: there are none."""
-        return None if self.boards.alone else own_boards.told(self.fleet.services.values(), self.fleet.instances())
+        return None if self.boards.alone else own_boards.published(self.fleet.services.values(), self.fleet.instances())
 
     def _charge(self, messages: list[wire.GatewayUse]) -> None:
         queued, ended = self.dispatcher.use.hear(messages)

@@ -43,7 +43,7 @@ class EnginePaces(Message, frozen=True):
 
     Attributes:
         decodes, context_tokens: Answers under way, and the sum of their tokens in the cache.
-        slack_s: The least time by which one of them is ahead of its limit when this is told; infinite: there is none.
+        slack_s: The least time by which one of them is ahead of its limit at this moment; infinite: there is none.
         tpot_s: The strictest limit on the time between tokens; infinite: there is none.
         sent_s, prompt_tokens, due_s, priority: Of prompts that wait, an entry each in the order sent: `due_s` of the
             first token, infinite: no limit; `priority` inside the engine, lower first.
@@ -63,7 +63,7 @@ class GatewayBoards(Message, frozen=True):
     """All that a gateway has in flight at engines whose clocks gateways ask for, by the instance's uid.
 
     Attributes:
-        clock_s: When it is told, by the gateway's monotonic clock.
+        clock_s: When it is published, by the gateway's monotonic clock.
         at_s: The same moment, Unix time.
     """
 

@@ -113,13 +113,13 @@ def observe(
 ) -> DeadlineObservation:
     """Returns what an instance has to do, as far as gateways know.
 
-    What nobody has told of is seen in the agent's report alone, as answers without a limit. An instance with nothing of
-    this gateway has nothing to do: others ask for theirs. Where cache or batch are nearly full answers are hurried.
+    What nobody has published is seen in the agent's report alone, as answers without a limit. An instance with nothing
+    of this gateway has nothing to do: others ask for theirs. Where cache or batch are nearly full answers are hurried.
 
     Args:
         kv_tokens: That its cache holds.
         now_s: Monotonic.
-        others: What other gateways have there. Their answers may have come no further since that was told.
+        others: What other gateways have there. Their answers may have come no further since that was published.
     """
     own = paces_of(service, instance, now_s)
     prompts, share, known = _prompts(own, 0.0), 1.0, len(instance.slots)
@@ -130,7 +130,7 @@ def observe(
             prompts += _prompts(paces, other.offset_s)
             known += paces.decodes + len(paces.sent_s)
             decodes, context = decodes + paces.decodes, context + paces.context_tokens
-            slack_s = min(slack_s, paces.slack_s - max(0.0, now_s - other.told_s))
+            slack_s = min(slack_s, paces.slack_s - max(0.0, now_s - other.published_s))
             tpot_s = min(tpot_s, paces.tpot_s)
         state, limits = instance.state, instance.state.engine_limits or EngineLimits()
         reported, used = state.running or 0, state.kv_usage or 0.0

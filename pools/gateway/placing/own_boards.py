@@ -1,6 +1,6 @@
 """Takes down what this gateway has at an engine, for the other gateways and for its own decisions.
 
-Nothing compiled is needed: it is told before projections are loaded, too.
+Nothing compiled is needed: it is published before projections are loaded, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..requests.call import Call
 from .slot import Pace, Slot, answers_at, slots_at
 
 
-def told(services: Iterable[Service], instances: Iterable[Instance]) -> GatewayBoards:
+def published(services: Iterable[Service], instances: Iterable[Instance]) -> GatewayBoards:
     """Returns all that this gateway has at engines whose clocks gateways ask for.
 
     Args:

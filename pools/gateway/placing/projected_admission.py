@@ -184,7 +184,7 @@ class AdmissionGate:
             self._clocks.ask(instance, mhz, str(why.reason), why.summary, time.monotonic())
 
     def _clock(self, service: Service, instance: Instance) -> tuple[float, Rationale] | None:
-        """None: it cannot be told yet, or what was placed is to be refused."""
+        """None: it is not known yet, or what was placed is to be refused."""
         uid = instance.uid
         if not service.policy.retail:
             projection = self._projections.get(uid)

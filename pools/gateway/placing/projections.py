@@ -110,7 +110,7 @@ class InstanceProjection:
     ) -> bool | None:
         """Says whether the call may join the batch now (IV-C2); None: it never could.
 
-        Marks it when it is lost already. What other gateways have sent since they told of it is not known: each is
+        Marks it when it is lost already. What other gateways have sent since they published it is not known: each is
         taken to have sent the same as this one, or all would fill an engine at once.
 
         Args:
@@ -124,7 +124,7 @@ class InstanceProjection:
             deadline_s(service, call),
         )
         own = board_of(service, instance)
-        boards = _with(own, others) + [(sent_since(own, other.told_s), 0.0) for other in others]
+        boards = _with(own, others) + [(sent_since(own, other.published_s), 0.0) for other in others]
         batch, waiting = _batch(boards), Requests.of((newcomer,))
         obs = AdmissionObservation(time.monotonic(), instance.uid, batch.running, waiting, self._speed)
         config = _config(service, [*_limits(boards), call.limits(service)])

@@ -20,12 +20,12 @@ NOTHING = EngineBoard(0, None, [], [], [], [], [], [], [], [])
 
 @dataclass(frozen=True, slots=True)
 class BoardElsewhere:
-    """Another gateway's board of an engine. `offset_s`: from its clock to this host's monotonic one. `told_s`: by the
-    latter, when it was told."""
+    """Another gateway's board of an engine. `offset_s`: from its clock to this host's monotonic one. `published_s`:
+    when it was published, by the latter."""
 
     board: EngineBoard
     offset_s: float
-    told_s: float
+    published_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +34,24 @@ class PacesElsewhere:
 
     paces: EnginePaces
     offset_s: float
-    told_s: float
+    published_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Published:
     message: GatewayBoards
-    told_s: float
+    published_s: float
 
     @property
     def offset_s(self) -> float:
-        return self.told_s - self.message.clock_s
+        return self.published_s - self.message.clock_s
 
 
 class SharedBoards:
     """The boards of all other gateways. Without `expect` there are no others."""
 
     def __init__(self) -> None:
-        self._others: dict[str, _Told] = {}
+        self._others: dict[str, _Published] = {}
         self._missing: list[str] = []
         self._heard_s = math.inf
 
@@ -59,7 +59,7 @@ class SharedBoards:
         """From now on there may be others."""
         self._heard_s = -math.inf
 
-    def hear(self, told: Mapping[str, GatewayBoards | None], now_s: float, wall_s: float) -> None:
+    def hear(self, published: Mapping[str, GatewayBoards | None], now_s: float, wall_s: float) -> None:
         """Takes in what each other gateway tells; None: nothing.
 
         A message's age is the time since it was written, by both hosts' clocks where these agree: taken for too old a
@@ -69,8 +69,8 @@ class SharedBoards:
             now_s: Monotonic.
             wall_s: The same moment, Unix time.
         """
-        others: dict[str, _Told] = {}
-        for gateway, message in told.items():
+        others: dict[str, _Published] = {}
+        for gateway, message in published.items():
             if message is None:
                 continue
             known = self._others.get(gateway)
@@ -78,9 +78,9 @@ class SharedBoards:
                 others[gateway] = known
             else:
                 age_s = min(max(0.0, wall_s - message.at_s), GATEWAY_BOARDS_TTL_S)
-                others[gateway] = _Told(message, now_s - age_s)
+                others[gateway] = _Published(message, now_s - age_s)
         self._others, self._heard_s = others, now_s
-        self._missing = sorted(gateway for gateway, message in told.items() if message is None)
+        self._missing = sorted(gateway for gateway, message in published.items() if message is None)
 
     @property
     def alone(self) -> bool:
@@ -92,31 +92,32 @@ class SharedBoards:
         if now_s - self._heard_s > GATEWAY_BOARDS_TTL_S:
             return "what other gateways have sent is not heard"
         if self._missing:
+            some = len(self._missing) > 1
             names = ", ".join(self._missing)
-            return f"{names} {'has' if len(self._missing) == 1 else 'have'} not told what was sent there"
+            return f"{names} {'have' if some else 'has'} not published what {'they' if some else 'it'} sent there"
         return ""
 
     def boards(self, uid: str) -> list[BoardElsewhere]:
         """Returns what each other gateway has at an engine, be it nothing."""
         return [
-            BoardElsewhere(told.message.boards.get(uid, NOTHING), told.offset_s, told.told_s)
-            for told in self._others.values()
+            BoardElsewhere(its.message.boards.get(uid, NOTHING), its.offset_s, its.published_s)
+            for its in self._others.values()
         ]
 
     def paces(self, uid: str) -> list[PacesElsewhere]:
         """Returns the same of those that have anything there, for clocks by deadlines."""
         return [
-            PacesElsewhere(paces, told.offset_s, told.told_s)
-            for told in self._others.values()
-            if (paces := told.message.paces.get(uid)) is not None
+            PacesElsewhere(paces, its.offset_s, its.published_s)
+            for its in self._others.values()
+            if (paces := its.message.paces.get(uid)) is not None
         ]
 
     def newest(self, uid: str) -> dict[str, float]:
         """Returns when each other gateway sent its last request there, by its own clock."""
         return {
             gateway: board.sent_s[-1]
-            for gateway, told in self._others.items()
-            if (board := told.message.boards.get(uid)) is not None and board.sent_s
+            for gateway, its in self._others.items()
+            if (board := its.message.boards.get(uid)) is not None and board.sent_s
         }
 
 

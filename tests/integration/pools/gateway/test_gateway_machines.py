@@ -111,12 +111,12 @@ async def test_each_gateway_hears_what_all_others_have_at_engines_or_that_they_d
     own = f"{name}@gw-1"
     assert await link.share_boards(name, boards) == {own: None}, "it is not listed yet: nobody hears it"
     await known(links[:2], monkeypatch)
-    assert await link.share_boards(name, boards) == {f"{other}@{host}": None}, "it has told nothing"
+    assert await link.share_boards(name, boards) == {f"{other}@{host}": None}, "it has published nothing"
     assert await silent.share_boards(other, None) == {own: boards}
     left_ms = redis_client.pttl(wire.gateway_boards_key(own))
     assert 0 < left_ms <= 1000.0 * wire.GATEWAY_BOARDS_TTL_S, "of one that ends nothing is known a second later"  # type: ignore[operator]
     redis_client.set(wire.gateway_boards_key(own), b"no board")
-    assert await silent.share_boards(other, None) == {own: None}, "what cannot be read is as if it were not told"
+    assert await silent.share_boards(other, None) == {own: None}, "what cannot be read is as if it were not there"
 
 
 async def test_gateways_that_remain_take_over_the_parts_of_those_that_are_gone(

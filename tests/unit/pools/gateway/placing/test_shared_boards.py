@@ -112,12 +112,12 @@ class Gateway:
             slot.begun_s, slot.tokens_before = slot.sent_s, 0
         return slot
 
-    def told(self) -> GatewayBoards:
+    def published(self) -> GatewayBoards:
         """Returns what it tells others, as they read it."""
-        return wire.decode(wire.encode(own_boards.told([self.service], [self.instance])), GatewayBoards)
+        return wire.decode(wire.encode(own_boards.published([self.service], [self.instance])), GatewayBoards)
 
-    def hears(self, told: dict[str, GatewayBoards | None], late_s: float = 0.0) -> None:
-        self.boards.hear(told, time.monotonic() + late_s, time.time() + late_s)
+    def hears(self, published: dict[str, GatewayBoards | None], late_s: float = 0.0) -> None:
+        self.boards.hear(published, time.monotonic() + late_s, time.time() + late_s)
 
     def look(self) -> None:
         self.gate.look(self.house.view.services)
@@ -149,9 +149,9 @@ def test_each_of_several_gateways_judges_as_one_that_sent_everything(sent: list[
         for own, owner in zip(sent, owners, strict=True):
             one.has(own, now_s)
             several[owner].has(own, now_s)
-        told = {f"g{n}": gateway.told() for n, gateway in enumerate(several)}
+        published = {f"g{n}": gateway.published() for n, gateway in enumerate(several)}
         for n, gateway in enumerate(several):
-            gateway.hears({name: message for name, message in told.items() if name != f"g{n}"})
+            gateway.hears({name: message for name, message in published.items() if name != f"g{n}"})
             if gateway.instance.slots:
                 compared(one, gateway, policy)
 
@@ -199,7 +199,7 @@ async def test_clock_goes_up_by_what_another_gateway_has_at_the_engine(policy: d
         theirs.has(Sent(1500, 300, 1, 0.2), now_s)
     await ours.come(prompt=1500, predicted=300)
     alone_mhz = ours.mhz
-    ours.hears({"g2": theirs.told()})
+    ours.hears({"g2": theirs.published()})
     ours.look()
     assert alone_mhz is not None
     assert ours.mhz is not None
@@ -210,7 +210,7 @@ async def test_clock_goes_up_by_what_another_gateway_has_at_the_engine(policy: d
 @RULES
 async def test_clock_is_the_top_one_while_another_gateway_tells_nothing_and_says_so(policy: dict[str, Any]) -> None:
     ours, theirs = Gateway(**policy), Gateway(**policy)
-    ours.hears({"gateway.2@gw-3": theirs.told()})
+    ours.hears({"gateway.2@gw-3": theirs.published()})
     await ours.come()
     low_mhz = ours.mhz
     assert low_mhz is not None
@@ -220,7 +220,7 @@ async def test_clock_is_the_top_one_while_another_gateway_tells_nothing_and_says
     assert ours.mhz == TOP, "it is there, and what it has is not known"
     assert (ours.asks[-1].reason, ours.asks[-1].summary) == (
         "no_data",
-        "The top clock: gateway.2@gw-3 has not told what was sent there.",
+        "The top clock: gateway.2@gw-3 has not published what it sent there.",
     )
     await asyncio.sleep(0.02)  # a look at deadlines comes no sooner
     await ours.come()
@@ -251,7 +251,7 @@ async def test_requests_of_another_gateway_are_not_an_unknown_senders() -> None:
     ours, theirs = Gateway(**THROTTLE), Gateway(**THROTTLE)
     for _ in range(3):
         theirs.has(Sent(100, 50, 1, 0.1), time.monotonic())
-    ours.hears({"g2": theirs.told()})
+    ours.hears({"g2": theirs.published()})
     await ours.come()
     state = msgspec.structs.replace(ours.instance.state, running=4)
     ours.instance.update(state, ours.instance.pool, 0, (ours.instance.reported_at_s or 0.0) + 1.0)
@@ -268,7 +268,7 @@ async def test_requests_that_come_to_two_gateways_at_once_do_not_fill_an_engine_
     """Neither has heard of the other's new ones: each takes the other to have sent as many as itself."""
     ours, theirs = Gateway(**THROTTLE), Gateway(**THROTTLE)
     for gateway, other in ((ours, theirs), (theirs, ours)):
-        gateway.hears({"other": other.told()})
+        gateway.hears({"other": other.published()})
         gateway.house.dispatcher._try_again_later = lambda service: None  # type: ignore[method-assign]
     room = ours.instance.candidate().kv_room_tokens
     each = int(room // 12)
@@ -280,7 +280,7 @@ async def test_requests_that_come_to_two_gateways_at_once_do_not_fill_an_engine_
     assert fits - 2 <= sum(taken) <= fits + 1, "one too many, which both let in in the same moment"
     before = sum(taken)
     for gateway, other in ((ours, theirs), (theirs, ours)):
-        gateway.hears({"other": other.told()})
+        gateway.hears({"other": other.published()})
     ours.house.dispatcher.look_around()
     await ours.house.settle()
     assert before <= len(ours.instance.slots) + len(theirs.instance.slots) <= fits + 1, "no more"
@@ -292,14 +292,14 @@ def test_another_hosts_clock_makes_no_deadline_later() -> None:
     """Its Unix time may be behind or ahead of ours; its monotonic clock has nothing to do with ours."""
     board = wire.EngineBoard(1, None, [100.0], [10], [10], [10], [0], [False], [130.0], [False])
     message = GatewayBoards(100.2, 1000.0, {"e": board})
-    for wall_s, told_s in ((1000.1, 49.9), (1000.0, 50.0), (990.0, 50.0), (2000.0, 50.0 - GATEWAY_BOARDS_TTL_S)):
+    for wall_s, published_s in ((1000.1, 49.9), (1000.0, 50.0), (990.0, 50.0), (2000.0, 50.0 - GATEWAY_BOARDS_TTL_S)):
         boards = SharedBoards()
         boards.hear({"g2": message}, 50.0, wall_s)
         (found,) = boards.boards("e")
-        assert found.told_s == pytest.approx(told_s)
-        assert found.board.deadline_s[0] + found.offset_s == pytest.approx(told_s + 29.8)
+        assert found.published_s == pytest.approx(published_s)
+        assert found.board.deadline_s[0] + found.offset_s == pytest.approx(published_s + 29.8)
         boards.hear({"g2": message}, 50.1, wall_s + 0.1)
-        assert boards.boards("e")[0].told_s == pytest.approx(told_s), "the same message again is no newer"
+        assert boards.boards("e")[0].published_s == pytest.approx(published_s), "the same message again is no newer"
 
 
 def test_rows_since_a_moment_are_those_that_were_sent_after_it() -> None:
