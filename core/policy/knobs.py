@@ -184,8 +184,12 @@ class Knobs:
     admission: str = setting(
         "none", "projection: KV, TBT and E2E are projected first (throttLL'eM IV-C2)", ("none", "projection")
     )
-    predictor_error: float = setting(
-        0.3, "share that predicted lengths are raised by (throttLL'eM)", least=0.0, most=100.0
+    predictor_error: float | None = setting(
+        None,
+        "share that predicted lengths are raised by (throttLL'eM)",
+        unset="the 95th percentile of what the service's last 512 answers were longer by; 0.3 until 64 have ended",
+        least=0.0,
+        most=100.0,
     )
     emergencies: bool = setting(False, "DynamoLLM IV-D: reorder, top clock, re-steer, squash")
     emergencies_up_to: str = setting("squash", "the last rung of that ladder", ("reorder", "ramp", "resteer", "squash"))

@@ -106,7 +106,9 @@ class GatewayRuntime:
         self.clocks = ClockRequests()
         self.boards = SharedBoards()
         self.deadlines = DeadlineClocks(self.clocks, boards=self.boards)
-        self.gate = AdmissionGate(self.clocks, deadlines=self.deadlines, boards=self.boards)
+        self.gate = AdmissionGate(
+            self.clocks, deadlines=self.deadlines, boards=self.boards, errors=self.classifier.errors
+        )
         router = Router(self.metrics.routing_s, config.rng)
         self.dispatcher = Dispatcher(self.fleet, router, self.classifier, before_gate(self.gate))
         self.emergencies = Emergencies(self.dispatcher, self.clocks)

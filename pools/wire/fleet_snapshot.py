@@ -83,6 +83,8 @@ class RequestPolicy(Message, frozen=True):
         tenant_weights: Fair shares of tokens by tenant, 1 for those not named; None: tenants are not kept apart.
         max_queued_requests: Beyond this, or `max_queued_tokens`, a class's requests are refused with 429.
         admission: none | projection (throttLL'eM IV-C2).
+        predictor_error: By which projections and ReTail's rule raise predicted lengths.
+        predictor_error_measured: Only until the gateway has measured it.
         throttle: With projections, ask for the lowest feasible clock at each admission (throttLL'eM IV-E).
         retail: Ask for a clock at each arrival, by ReTail's rule (throttLL'eM V-F3).
         deadline: Ask for the lowest clock at which the requests that are there keep their limits.
@@ -120,6 +122,7 @@ class RequestPolicy(Message, frozen=True):
     clock_floor: str = "gpu"
     clock_floor_mhz: float | None = None
     early_moves: bool = False
+    predictor_error_measured: bool = False
 
 
 class FleetService(Message, frozen=True):

@@ -29,9 +29,9 @@ from scheduler.models import ControllerState, Override
 WEIGHTS = "weights"  # in the state of a scale loop: by pool and mode, what an instance weighs in routing
 KIND = "policy"  # of the ControllerState that says which policy the loops have taken up
 _CLOCK_FLAGS = ("throttle", "retail", "deadline")  # clock rules that live at the gateway
-_REQUEST_KNOBS = [
-    name for name in wire.RequestPolicy.__struct_fields__ if name not in (*_CLOCK_FLAGS, "aging_measured", "tuning")
-]
+_MEASURED = {"aging_tokens_per_s": "aging_measured", "predictor_error": "predictor_error_measured"}  # where not set
+_NO_KNOBS = (*_CLOCK_FLAGS, "tuning", *_MEASURED, *_MEASURED.values())
+_REQUEST_KNOBS = [name for name in wire.RequestPolicy.__struct_fields__ if name not in _NO_KNOBS]
 # Every engine is started so that it goes by priority: requests that bring none are served as they come, and a policy
 # that sends priorities needs no engine to be restarted.
 ENGINE_OPTIONS = EngineOptions("priority", preempt_for_waiting=True)
@@ -158,11 +158,15 @@ def weights(service: Service, knobs: Knobs) -> Mapping[str, Mapping[str, float]]
 def request_policy(knobs: Knobs, tuning: Tuning) -> wire.RequestPolicy:
     """Knobs and fields have the same names; a clock rule that lives at the gateway is a flag there."""
     own: dict[str, Any] = {name: getattr(knobs, name) for name in _REQUEST_KNOBS}
-    if knobs.aging_tokens_per_s is None:
-        del own["aging_tokens_per_s"]
-        own["aging_measured"] = knobs.order == "sjf"
     own |= {name: knobs.clock == name for name in _CLOCK_FLAGS}
+    own |= _set(knobs, *_MEASURED) | {flag: getattr(knobs, name) is None for name, flag in _MEASURED.items()}
+    own["aging_measured"] &= knobs.order == "sjf"
     return wire.RequestPolicy(**own, tuning=_request_tuning(tuning))
+
+
+def _set(knobs: Knobs, *names: str) -> dict[str, Any]:
+    """Returns those that are set: of the others the message's default holds, until a measurement takes its place."""
+    return {name: value for name in names if (value := getattr(knobs, name)) is not None}
 
 
 def _request_tuning(tuning: Tuning) -> wire.RequestTuning:
@@ -182,7 +186,7 @@ def clock_rule(knobs: Knobs, tuning: Tuning, paused: bool = False, advise: bool 
     own = {
         "policy": knobs.clock,
         "period_s": loop_times.times(knobs).clock_s,
-        "predictor_error": knobs.predictor_error,
+        **_set(knobs, "predictor_error"),
         "ttft_share": knobs.clock_ttft_share,
         "tpot_share": knobs.clock_tpot_share,
         "clock_floor": knobs.clock_floor,

@@ -23,6 +23,7 @@ from core.observations.limits import LONG_ANSWER
 from core.policy.request_classes import ClassBounds, ClassGrid
 from core.ports import RequestFeatures
 from core.predictors.boosted_lengths import BoostedLengthPredictor
+from core.predictors.length_errors import LengthErrors
 from core.predictors.output_length import PRIOR_OUTPUT_TOKENS, HistoryQuantilePredictor
 from core.predictors.seen_prompts import SeenPrompt, SeenPrompts
 from pools import wire
@@ -148,6 +149,7 @@ class Classifier:
         tokenizers: TokenizerThread | None = None,
     ) -> None:
         self.counts = PredictionCounts()
+        self.errors = LengthErrors()
         self.estimator = PromptEstimator()
         self.boosted = boosted or BoostedLengthPredictor()
         self.trainer = trainer
@@ -226,6 +228,8 @@ class Classifier:
         if not row.output_tokens:  # as of embeddings
             return
         self.counts.add(row, classified)
+        if classified.source != BOUND:  # else the answer could not be longer, and says nothing of the predictor
+            self.errors.observe(row.service, classified.predicted_tokens, row.output_tokens)
         output_tokens = max(1, round(row.output_tokens / features.sequences))
         self._seen.observe(row.service, row.prompt_tokens, output_tokens, features)
         if not features.detailed:

@@ -11,13 +11,14 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from core.engine import parameter_caches
 from core.engine.engine_model import UnknownConfiguration
 from core.ports import EngineLimits
+from core.predictors.length_errors import LEAST, LengthErrors
 from core.types import Rationale, Reason
 
 from ..fleet.instance import Instance
@@ -97,15 +98,18 @@ class AdmissionGate:
         loader: Executor | None = None,
         deadlines: DeadlineClocks | None = None,
         boards: SharedBoards | None = None,
+        errors: LengthErrors | None = None,
     ) -> None:
         """Makes a gate.
 
         Args:
             deadlines: They hear of every place that is given.
             boards: What other gateways have; None: there are none.
+            errors: Of predicted lengths; None: nobody measures them.
         """
         self._clocks = clocks
         self._boards = boards or SharedBoards()
+        self._errors = errors or LengthErrors()
         self._deadlines = deadlines
         self._loader = loader
         self._models: dict[_Configuration, InstanceProjection | None] = {}  # None: loading, or not to be had
@@ -127,7 +131,9 @@ class AdmissionGate:
             admits = (
                 True
                 if projection is None
-                else projection.admits(service, instance, call, self._boards.boards(instance.uid))
+                else projection.admits(
+                    service, instance, call, self._error(service)[0], self._boards.boards(instance.uid)
+                )
             )
             if admits:
                 return [instance]
@@ -185,20 +191,31 @@ class AdmissionGate:
 
     def _clock(self, service: Service, instance: Instance) -> tuple[float, Rationale] | None:
         """None: it is not known yet, or what was placed is to be refused."""
-        uid = instance.uid
-        if not service.policy.retail:
-            projection = self._projections.get(uid)
-            if projection is None:
-                return None
-            return projection.lowest_clock(service, instance, self._clocks.asked(uid), self._boards.boards(uid))
-        projection = self._projection(service, instance)
-        if projection is None:
+        retail, projection = service.policy.retail, self._projections.get(instance.uid)
+        if retail:
+            projection = self._projection(service, instance)
+            if projection is not None and not projection.fitted(service):
+                self._later(projection.fit, service)
+        if projection is None or (retail and not projection.fitted(service)):
             return None
-        if not projection.fitted(service):
-            self._later(projection.fit, service)
-            if not projection.fitted(service):
-                return None
-        return projection.retail_clock(service, instance, self._clocks.asked(uid), self._boards.boards(uid))
+        choose = projection.retail_clock if retail else projection.lowest_clock
+        error, source = self._error(service)
+        known = self._clocks.asked(instance.uid), error, self._boards.boards(instance.uid)
+        found = choose(service, instance, *known)
+        if found is None:
+            return None
+        mhz, why = found
+        return mhz, replace(why, summary=f"{why.summary} Predictions are raised by {error:.0%}: {source}.")
+
+    def _error(self, service: Service) -> tuple[float, str]:
+        """Returns the share that predicted lengths of the service are raised by, and where it comes from."""
+        policy = service.policy
+        if not policy.predictor_error_measured:
+            return policy.predictor_error, "as it is set"
+        measured = self._errors.of(service.name)
+        if measured is None:
+            return policy.predictor_error, f"the default, until {LEAST} requests have ended"
+        return measured.share, f"measured on {measured.requests} requests"
 
     def keep(self, uids: Collection[str], services: Iterable[Service]) -> None:
         """Forgets instances that are no more, and takes back what was asked for under a policy that is no more."""

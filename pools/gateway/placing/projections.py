@@ -106,7 +106,7 @@ class InstanceProjection:
         return _typical_tokens(service) in self._regressions
 
     def admits(
-        self, service: Service, instance: Instance, call: Call, others: Sequence[BoardElsewhere] = ()
+        self, service: Service, instance: Instance, call: Call, error: float, others: Sequence[BoardElsewhere] = ()
     ) -> bool | None:
         """Says whether the call may join the batch now (IV-C2); None: it never could.
 
@@ -114,6 +114,7 @@ class InstanceProjection:
         taken to have sent the same as this one, or all would fill an engine at once.
 
         Args:
+            error: Share that predicted lengths are raised by.
             others: What other gateways have there.
         """
         newcomer = admission.RequestView(
@@ -127,7 +128,7 @@ class InstanceProjection:
         boards = _with(own, others) + [(sent_since(own, other.published_s), 0.0) for other in others]
         batch, waiting = _batch(boards), Requests.of((newcomer,))
         obs = AdmissionObservation(time.monotonic(), instance.uid, batch.running, waiting, self._speed)
-        config = _config(service, [*_limits(boards), call.limits(service)])
+        config = _config(service, error, [*_limits(boards), call.limits(service)])
         _, effects = admission.step(AdmissionState(batch.lost), obs, config)
         admitted = [command for command in effects.commands if isinstance(command, Admit)]
         self._refuses = effects.rationale.reason is Reason.INFEASIBLE
@@ -141,18 +142,20 @@ class InstanceProjection:
         service: Service,
         instance: Instance,
         asked_mhz: float | None,
+        error: float,
         others: Sequence[BoardElsewhere] = (),
     ) -> tuple[float, Rationale] | None:
         """Returns the clock for the batch, with those just admitted (IV-E); None: what came last is to be refused.
 
         Args:
             asked_mhz: What stands asked for.
+            error: Share that predicted lengths are raised by.
             others: What other gateways have there.
         """
         if self._refuses:
             return None
         boards = _with(board_of(service, instance), others)
-        config, batch = _config(service, _limits(boards)), _batch(boards)
+        config, batch = _config(service, error, _limits(boards)), _batch(boards)
         board = admission.scoreboard(batch.running, batch.lost, self._speed.shape, config.predictor_error)
         looked = ThrottleObservation(time.monotonic(), instance.uid, board, self._speed)
         state, effects = throttllem_clock.step(ThrottleState(asked_mhz), looked, ThrottleConfig(config.tbt_s))
@@ -163,6 +166,7 @@ class InstanceProjection:
         service: Service,
         instance: Instance,
         asked_mhz: float | None,
+        error: float,
         others: Sequence[BoardElsewhere] = (),
     ) -> tuple[float, Rationale]:
         """Returns ReTail's clock for all that runs, what was just placed included.
@@ -172,7 +176,6 @@ class InstanceProjection:
         running = _batch(_with(board_of(service, instance), others)).running
         shape, reported = self._speed.shape, instance.state.kv_usage or 0.0
         blocks = max(float(running.computed_tokens.sum()) / shape.block_tokens, reported * shape.kv_blocks)
-        error = service.policy.predictor_error
         seen = retail_clock.observe(time.monotonic(), instance.uid, blocks, (running,), error)
         config = self._regressions[_typical_tokens(service)]
         return _asked(*retail_clock.step(ThrottleState(asked_mhz), seen, config))
@@ -188,11 +191,11 @@ def _typical_tokens(service: Service) -> tuple[int, int]:
     return prompt or _TYPICAL_TOKENS[0], output or _TYPICAL_TOKENS[1]
 
 
-def _config(service: Service, limits: Iterable[Limits]) -> AdmissionConfig:
+def _config(service: Service, error: float, limits: Iterable[Limits]) -> AdmissionConfig:
     """One batch has one pace: it keeps the strictest TPOT limit of the requests in it."""
     tuning = service.policy.tuning
     tbt_s = tbt_limit_s(tuning.throttle_tbt_s, limits)
-    return AdmissionConfig(tbt_s, service.policy.predictor_error, tuning.throttle_retry_s)
+    return AdmissionConfig(tbt_s, error, tuning.throttle_retry_s)
 
 
 def _limits(boards: Sequence[tuple[EngineBoard, float]]) -> list[Limits]:

@@ -183,6 +183,7 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
         max_wait_s=30.0,
         admission="projection",
         predictor_error=0.2,
+        predictor_error_measured=True,
         throttle=True,
         retail=True,
         emergencies=True,

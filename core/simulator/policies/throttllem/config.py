@@ -88,7 +88,7 @@ def of(policy: Policy) -> ThrottllemConfig:
         admission=knobs.admission == "projection",
         clock=knobs.clock != "fixed",
         autoscale=knobs.scale == "throttle",
-        predictor_error=knobs.predictor_error,
+        predictor_error=_OWN.predictor_error if knobs.predictor_error is None else knobs.predictor_error,
         max_tokens=tuned.max_tokens,
         tbt_s=tuned.tbt_s,
         ips=tuned.ips,

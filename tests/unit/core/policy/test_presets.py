@@ -160,7 +160,7 @@ def test_new_services_get_greenserve():
 def test_request_policy_has_a_knob_for_each_field():
     names = {item.name for item in fields(Knobs)}
     others = {name for name in wire.RequestPolicy.__struct_fields__ if name not in names}
-    assert others == {"throttle", "retail", "deadline", "aging_measured", "tuning"}
+    assert others == {"throttle", "retail", "deadline", "aging_measured", "predictor_error_measured", "tuning"}
     for name in wire.RequestTuning.__struct_fields__:
         record, _, field = name.partition("_")
         own = getattr(Tuning(), record)
@@ -168,5 +168,5 @@ def test_request_policy_has_a_knob_for_each_field():
     assert all(
         getattr(Knobs(), name) == getattr(wire.RequestPolicy(), name)
         for name in wire.RequestPolicy.__struct_fields__
-        if name in names - {"aging_tokens_per_s"}  # None is a flag of its own: gateways of 0.1.0 know numbers alone
+        if name in names - {"aging_tokens_per_s", "predictor_error"}  # measured, unless they are set: flags say so
     )

@@ -45,3 +45,13 @@ def test_rules_of_other_kinds_have_no_configuration_of_their_own(clock: str) -> 
     found = policy("freesh", {"clock": clock})
     assert clock_config(found.knobs, found.tuning, 1.0) is None
     assert rule_of(service_policy.clock_rule(found.knobs, found.tuning), Figures()) is None
+
+
+@pytest.mark.parametrize(("own", "error", "measured"), [({}, 0.3, True), ({"predictor_error": 0.2}, 0.2, False)])
+def test_gateways_measure_the_error_of_predictions_unless_it_is_set(
+    own: dict[str, Any], error: float, measured: bool
+) -> None:
+    found = policy("throttllem", own)
+    message = service_policy.request_policy(found.knobs, found.tuning)
+    assert (message.predictor_error, message.predictor_error_measured) == (error, measured)
+    assert service_policy.clock_rule(found.knobs, found.tuning).predictor_error == error

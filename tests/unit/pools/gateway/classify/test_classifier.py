@@ -14,6 +14,7 @@ import pytest
 from core.observations.limits import LONG_ANSWER
 from core.ports import PermanentError, RequestFeatures
 from core.predictors.boosted_lengths import RETRAIN_AFTER, BoostedLengthPredictor, LengthTrees
+from core.predictors.length_errors import LEAST, LengthError
 from core.predictors.output_length import PRIOR_OUTPUT_TOKENS, WARM_UP
 from pools import wire
 from pools.gateway.classify.classifier import Classified, Classifier
@@ -146,6 +147,14 @@ def test_mispredictions_are_counted_by_class_and_source_when_requests_end() -> N
     assert families["output_predictions_total"][by_prior] == 2
     assert families["output_prediction_error_tokens_total"][by_prior] == 224
     assert families["prompt_prediction_error_tokens_total"] == {(("service", "chat"), ("exact", "false")): 0}
+
+
+def test_errors_of_predictions_are_measured_on_answers_that_could_have_been_longer() -> None:
+    classifier = Classifier()
+    for _ in range(LEAST):
+        ended(classifier, ASKED, 2 * PRIOR_OUTPUT_TOKENS)
+    ended(classifier, replace(ASKED, max_tokens=10), 10)
+    assert classifier.errors.of("chat") == LengthError(1.0, LEAST)
 
 
 def test_nothing_is_learned_when_a_request_failed() -> None:

@@ -19,6 +19,7 @@ from core.engine.corrections import KNOTS, Correction, configuration
 from core.engine.engine_model import engine_model
 from core.engine.step_tables import round_up
 from core.predictors.engine_speed import engine_speed
+from core.predictors.length_errors import LEAST
 from core.types import SetSmClock
 from pools import wire
 from pools.gateway.fleet.view import Service
@@ -105,7 +106,7 @@ async def test_request_waits_when_the_cache_would_overflow_and_goes_when_there_i
 async def test_projections_go_by_the_tuning(tuning: dict[str, Any], expected: tuple[float, float, int]) -> None:
     house = House(1, admission="projection", tuning=wire.RequestTuning(**tuning))
     service, call = house.view.services[MODEL], house.call(max_tokens=2000)
-    config = projections._config(service, [call.limits(service)])
+    config = projections._config(service, 0.3, [call.limits(service)])
     assert (config.tbt_s, config.retry_s, own_boards.most_tokens(service, call)) == expected
 
 
@@ -167,6 +168,30 @@ async def test_request_that_must_wait_is_judged_again_soon_though_nothing_else_h
     assert times_s[-1] - times_s[1] >= 0.06
     await house.settle()
     await house.clear()
+
+
+async def test_predictions_are_raised_by_their_measured_error_and_the_decision_says_whose_it_is(start: Start) -> None:
+    bench, asks = await judged(start, predictor_error_measured=True, throttle=True)
+    limited(bench, tpot_s=0.2, e2e_s=10.0)
+    errors = bench.server.runtime.classifier.errors
+
+    async def asked(expected: str) -> float:
+        prompt = [len(asks)] * 300  # one that has not been seen
+        assert await stream(bench, prompt=prompt, max_tokens=1000, vllm_xargs={"sim_output_tokens": 5}) == 200
+        assert f" Predictions are raised by {expected}" in asks[-1].summary
+        return asks[-1].mhz
+
+    unmeasured = await asked("30%: the default, until 64 requests have ended.")
+    for _ in range(LEAST):
+        errors.observe(MODEL, 100, 200)
+    measured = await asked("100%: measured on 6")
+    bench.fleet.policy = msgspec.structs.replace(
+        bench.fleet.policy, predictor_error=0.0, predictor_error_measured=False
+    )
+    bench.publish()
+    limited(bench, tpot_s=0.2, e2e_s=10.0)
+    fixed = await asked("0%: as it is set.")
+    assert fixed < unmeasured < measured
 
 
 async def test_lost_request_is_served_and_said_to_be(start: Start) -> None:

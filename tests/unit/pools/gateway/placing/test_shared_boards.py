@@ -182,7 +182,8 @@ def compared(one: Gateway, gateway: Gateway, policy: dict[str, Any]) -> None:
     ):
         np.testing.assert_allclose(getattr(shared_batch.running, name), getattr(whole.running, name), atol=0.05)
     clocks = [
-        own.projection.lowest_clock(own.service, own.instance, None, own.boards.boards(uid)) for own in (one, gateway)
+        own.projection.lowest_clock(own.service, own.instance, None, 0.3, own.boards.boards(uid))
+        for own in (one, gateway)
     ]
     assert clocks[0] is not None
     assert clocks[1] is not None
