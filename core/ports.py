@@ -133,7 +133,8 @@ class InstanceStatus:
     `laxity`: it can order by laxity, and reads what it needs for that in `vllm_xargs` (docs/plugin.md). `kv_connector`:
     through which it hands caches to engines of the same one; empty: it cannot. `start`: warm (the weights were on the
     node) | cold (they had to be fetched); empty: not known. `advertised`: where gateways reach it; empty: at `url`, as
-    its node does. `key`: what its clients have to send; empty: nothing.
+    its node does. `key`: what its clients have to send; empty: nothing. `kv_address`: HOST:PORT where it takes caches
+    of other engines; empty: it takes none by the network.
     """
 
     uid: str
@@ -150,6 +151,7 @@ class InstanceStatus:
     start: str = ""
     advertised: str = ""
     key: str = field(default="", repr=False)
+    kv_address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,7 @@ def instance_state(
         start="" if status is None else status.start,
         shape=item.shape,
         engine_key="" if status is None else status.key,
+        kv_address="" if status is None else status.kv_address,
     )
 
 

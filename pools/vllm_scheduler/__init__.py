@@ -1,8 +1,8 @@
 """GreenServe's scheduler for vLLM: least laxity first, and batches that keep an ITL limit. See docs/plugin.md.
 
-And a KV connector, `block_store`, through which two engines serve one request, and `key_guard`, which asks for the
-engine's key. It runs inside vLLM's own process, so it needs nothing but Python and vLLM, and only `scheduler` and
-`block_store` need vLLM: an import contract holds it to that.
+And two KV connectors by which two engines serve one request, `block_store` on one node and `transfer` between nodes,
+and `key_guard`, which asks for the engine's key. It runs inside vLLM's own process, so it needs nothing but Python and
+vLLM (`transfer` also NIXL), and only `scheduler` and the connectors need vLLM: an import contract holds it to that.
 Without `--scheduler-cls pools.vllm_scheduler.GreenServeScheduler` vLLM's scheduler is untouched.
 """
 

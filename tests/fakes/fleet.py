@@ -44,6 +44,7 @@ class FakeFleet:
     engine_model: str = ENGINE_MODEL
     fails: bool = False
     kv_connector: str = "simulated"
+    kv_addresses: list[str] = field(default_factory=list)  # where instances take caches
     tp: int = 4
     tps: dict[int, int] = field(default_factory=dict)  # of instances whose degree is not `tp`
     weights: dict[str, float] = field(default_factory=dict)  # in routing, by mode
@@ -105,6 +106,7 @@ class FakeFleet:
             waiting=self.waiting,
             kv_usage=0.0,
             kv_connector=self.kv_connector,
+            kv_address=self.kv_addresses[n] if self.kv_addresses else "",
             engine_limits=self.engine_limits,
             engine_key=self.engine_key,
         )

@@ -53,7 +53,7 @@ class Engines:
     def begin(self) -> VllmServer:
         return self.make(
             env={"PYTHONPATH": str(vllm_control.import_root(self.folder))},
-            kv_transfer_config=vllm_control.kv_transfer(self.folder / "blocks"),
+            kv_transfer_config=vllm_control.kv_store(self.folder / "blocks"),
             disable_hybrid_kv_cache_manager=True,
             block_size=BLOCK,
             no_enable_prefix_caching=True,

@@ -79,10 +79,11 @@ class Engine:
             limits=started_with(self.spec, options),
             shadow_of=self.spec.shadow_of,
             laxity=options.plugin,
-            kv_connector="" if options.kv_store is None else "blocks",
+            kv_connector=options.kv_connector,
             start=record.start,
             advertised=f"{'https' if record.tls else 'http'}://{in_url(options.advertised(record.host))}:{record.port}",
             key=record.key,
+            kv_address=options.kv_address(record.host, record.port),
         )
         self._thread = threading.Thread(target=self._run, name=f"engine {self.spec.uid[:8]}", daemon=True)
 

@@ -8,12 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from core.ports import EngineLimits, InstanceSpec, PermanentError
 from pools.agent.vllm import vllm_control
 from pools.agent.vllm.engine_access import EngineTls
-from pools.own_address import LOOPBACK, is_wildcard
+from pools.own_address import LOOPBACK, in_url, is_wildcard
 from pools.vllm_scheduler import KEY_GUARD, SCHEDULER_CLS
 from pools.vllm_scheduler.key_guard import KEY_VARIABLE
 
@@ -43,7 +44,10 @@ class VllmOptions:
         plugin: Engines run GreenServe's scheduler, whose limits can be changed live.
         model_folders: Where weights are looked for, beside the engines' cache and Hugging Face's.
         kv_store: A folder, best in memory, through which engines of this node hand requests to each other; None: they
-            do not, and no request is split here.
+            do not.
+        kv_ports: First and last of those by which engines take KV caches of engines anywhere, by NIXL. The first half
+            is for side channels, the second for UCX. None: they take none. With neither no request is split here.
+        kv_staging_bytes: Memory of the CPU in which each GPU's caches wait that go or come.
         start_within_s: Until the first token, the fetching of weights included.
         drain_within_s: For requests that run when an engine is to end; then they are cut off.
         stop_within_s: Between SIGTERM and SIGKILL.
@@ -65,6 +69,8 @@ class VllmOptions:
     plugin: bool = False
     model_folders: tuple[Path, ...] = ()
     kv_store: Path | None = None
+    kv_ports: tuple[int, int] | None = None
+    kv_staging_bytes: int = 4 << 30
     start_within_s: float = 3600.0
     drain_within_s: float = 900.0
     stop_within_s: float = 20.0
@@ -77,6 +83,35 @@ class VllmOptions:
         if host != self.host and not is_wildcard(host):
             return host
         return self.address or host
+
+    @property
+    def kv_connector(self) -> str:
+        """Returns how engines hand over caches: `nixl`, `blocks`, or not at all."""
+        return "nixl" if self.kv_ports else "blocks" if self.kv_store else ""
+
+    def kv_port(self, port: int, rank: int = 0) -> int:
+        """Returns where a worker of the engine at `port` takes caches: the ranks have ranges of their own.
+
+        Raises PermanentError: there are no ports, or too few.
+        """
+        first, last = self.kv_ports or (0, -1)
+        found = first + (port - self.ports[0]) + rank * self.engines_most
+        if found >= first + (last - first + 1) // 2:
+            most = self.engines_most
+            raise PermanentError(
+                f"--vllm-kv-ports {first}-{last} are too few: {rank + 1} GPUs of {most} engines (--engine-ports) take "
+                f"{2 * most * (rank + 1)}"
+            )
+        return found
+
+    def kv_address(self, host: str, port: int) -> str:
+        """Returns where engines of other nodes reach the side channel; empty: there is none."""
+        return f"{in_url(self.advertised(host))}:{self.kv_port(port)}" if self.kv_ports else ""
+
+    @property
+    def engines_most(self) -> int:
+        """Returns how many engines the ports are for."""
+        return self.ports[1] - self.ports[0] + 1
 
     def socket(self, uid: str) -> Path:
         """Returns the socket at which the plug-in of an engine listens."""
@@ -127,13 +162,20 @@ def command(spec: InstanceSpec, options: VllmOptions, port: int) -> list[str]:
         words.append("--enable-sleep-mode")
     if options.plugin:
         words += ["--scheduler-cls", SCHEDULER_CLS]
-    if options.kv_store is not None:
-        words += [
-            "--disable-hybrid-kv-cache-manager",
-            "--kv-transfer-config",
-            json.dumps(vllm_control.kv_transfer(options.kv_store)),
-        ]
+    if options.kv_connector:
+        config = json.dumps(_kv_transfer(options, port, spec.tp))
+        words += ["--disable-hybrid-kv-cache-manager", "--kv-transfer-config", config]
     return [*words, *launch.arguments, *options.arguments]
+
+
+def _kv_transfer(options: VllmOptions, port: int, tp: int) -> dict[str, Any]:
+    if options.kv_store is not None:
+        return vllm_control.kv_store(options.kv_store)
+    options.kv_port(port, tp - 1)  # there is one for each worker
+    files = (options.certificate, options.tls.authority) if options.tls is not None else None
+    return vllm_control.kv_network(
+        options.host, options.kv_port(port), options.engines_most, files, options.kv_staging_bytes
+    )
 
 
 def started_with(spec: InstanceSpec, options: VllmOptions) -> EngineLimits:
@@ -175,6 +217,9 @@ def environment(spec: InstanceSpec, options: VllmOptions, own: Mapping[str, str]
     if options.plugin:
         by_laxity = spec.options.preempt_for_waiting
         set_here |= vllm_control.environment(options.folder, options.socket(spec.uid), by_laxity, spec.limits)
+    if options.kv_ports:
+        first, last = options.kv_ports
+        set_here["UCX_TCP_PORT_RANGE"] = f"{first + (last - first + 1) // 2}-{last}"
     asked = {KEY_VARIABLE: key} if key else {}
     set_for_it = {**set_here, **spec.launch.environment, **options.environment, **asked}
     paths = filter(None, (root, options.environment.get("PYTHONPATH")))

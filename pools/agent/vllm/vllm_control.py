@@ -59,17 +59,38 @@ def environment(folder: Path, socket: Path, by_laxity: bool, limits: EngineLimit
     }
 
 
-def kv_transfer(store: Path) -> dict[str, Any]:
+def kv_store(store: Path) -> dict[str, Any]:
     """Returns the `--kv-transfer-config` of engines that hand requests to each other through the folder `store`.
 
     Such an instance's `kv_connector` is `blocks`.
     """
+    return _kv_transfer("BlockStoreConnector", "block_store", folder=str(store))
+
+
+def kv_network(
+    host: str, port: int, port_step: int, tls: tuple[Path, Path] | None, staging_bytes: int
+) -> dict[str, Any]:
+    """Returns the `--kv-transfer-config` of an engine that sends caches by NIXL, and takes those of other engines.
+
+    Such an instance's `kv_connector` is `nixl`.
+
+    Args:
+        host, port: Of its side channel. The worker of rank r listens `r * port_step` ports higher.
+        tls: The node's certificate with its key, and the authority's; None: `host` is the loopback.
+        staging_bytes: Memory of the CPU for caches that go or come, of each worker.
+    """
+    files = {} if tls is None else {"certificate": str(tls[0]), "authority": str(tls[1])}
+    extra = {"host": host, "port": port, "port_step": port_step, "staging_bytes": staging_bytes, **files}
+    return _kv_transfer("TransferConnector", "transfer.connector", **extra)
+
+
+def _kv_transfer(connector: str, module: str, **extra: Any) -> dict[str, Any]:
     return {
-        "kv_connector": "BlockStoreConnector",
-        "kv_connector_module_path": "pools.vllm_scheduler.block_store",
+        "kv_connector": connector,
+        "kv_connector_module_path": f"pools.vllm_scheduler.{module}",
         "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
-        "kv_connector_extra_config": {"folder": str(store)},
+        "kv_connector_extra_config": extra,
     }
 
 

@@ -65,6 +65,18 @@ def click_options() -> list[click.Option]:
             ["--vllm-kv-store"], help="Folder, as /dev/shm/greenserve, through which engines here serve split requests."
         ),
         click.Option(
+            ["--vllm-kv-ports"],
+            help="Ports, FIRST-LAST, by which engines serve split requests with engines of other nodes, by NIXL "
+            "(docs/plugin.md): the first half for side channels, one for each GPU of each of --engine-ports, the "
+            "second half for UCX.",
+        ),
+        click.Option(
+            ["--vllm-kv-staging-gib"],
+            type=click.FloatRange(0.01),
+            default=4.0,
+            help="Memory of the CPU for KV caches that go to other nodes or come from there, for each GPU.",
+        ),
+        click.Option(
             ["--engine-start-s"], type=click.FloatRange(1.0), default=3600.0, help="Longest start of an engine."
         ),
         click.Option(
@@ -120,14 +132,26 @@ def vllm_options(values: dict[str, Any], by_uuid: bool, redis_url: str = "") -> 
     for option in ("engine_host", "engine_address"):
         if (given := values.get(option)) and not own_address.is_host(given):
             raise click.UsageError(f"--{option.replace('_', '-')} {given}: give an address or a name, without a port")
+    if values.get("vllm_kv_store") and values.get("vllm_kv_ports"):
+        raise click.UsageError(
+            "--vllm-kv-store and --vllm-kv-ports: give one; by ports engines of one node meet as well"
+        )
     host, address = engine_addresses(redis_url, values.get("engine_host"), values.get("engine_address"))
+    tls, kv_ports = _tls(values), None
+    if values.get("vllm_kv_ports"):
+        kv_ports = _ports("--vllm-kv-ports", values["vllm_kv_ports"])
+        if tls is None and not own_address.is_loopback(host):
+            raise click.UsageError(
+                f"--vllm-kv-ports: engines at {host} would take KV caches of anybody; give --tls-certificate, "
+                "--tls-key and --tls-authority"
+            )
     return VllmOptions(
         program=Path(values["vllm"]).absolute(),
         folder=Path(values.get("engines") or DEFAULT_FOLDER).absolute(),
         host=host,
         address=address,
-        tls=_tls(values),
-        ports=_ports(values.get("engine_ports") or DEFAULT_PORTS),
+        tls=tls,
+        ports=_ports("--engine-ports", values.get("engine_ports") or DEFAULT_PORTS),
         arguments=tuple(values.get("vllm_argument") or ()),
         environment=variables,
         by_uuid=by_uuid,
@@ -136,6 +160,8 @@ def vllm_options(values: dict[str, Any], by_uuid: bool, redis_url: str = "") -> 
         plugin=values.get("vllm_scheduler") == "greenserve",
         model_folders=tuple(Path(folder).absolute() for folder in values.get("model_folder") or ()),
         kv_store=Path(values["vllm_kv_store"]).absolute() if values.get("vllm_kv_store") else None,
+        kv_ports=kv_ports,
+        kv_staging_bytes=int(float(values.get("vllm_kv_staging_gib") or 4.0) * (1 << 30)),
         start_within_s=float(values.get("engine_start_s") or 3600.0),
         keep_free_bytes=1e9 * float(50.0 if (gb := values.get("weights_keep_free_gb")) is None else gb),
         drain_within_s=float(900.0 if values.get("engine_drain_s") is None else values["engine_drain_s"]),
@@ -151,12 +177,12 @@ def _tls(values: dict[str, Any]) -> EngineTls | None:
     return EngineTls(*(Path(str(file)).absolute() for file in files))
 
 
-def _ports(text: str) -> tuple[int, int]:
+def _ports(option: str, text: str) -> tuple[int, int]:
     first, _, last = text.partition("-")
     try:
         found = int(first), int(last or first)
     except ValueError:
         found = (0, 0)
     if not 1 <= found[0] <= found[1] <= 65535:
-        raise click.UsageError(f"--engine-ports {text}: write it as FIRST-LAST, from 1 to 65535")
+        raise click.UsageError(f"{option} {text}: write it as FIRST-LAST, from 1 to 65535")
     return found

@@ -20,7 +20,7 @@ import msgspec
 
 from ..requests.sse import Usage
 
-SIMULATED, BLOCKS = "simulated", "blocks"  # kv_connector of instances
+SIMULATED, BLOCKS, NIXL = "simulated", "blocks", "nixl"  # kv_connector of instances
 _FIELDS = dict[str, msgspec.Raw]
 _ONE_ANSWER = (b"", b"null", b"1")
 # What a second engine cannot send as the first one would have.
@@ -67,6 +67,8 @@ class Continuation:
         self.ids: list[int] = []
         self.tokens = 0
         self._silent = 0  # of the ids, those at the end that have given no text yet
+        self._transfer: dict[str, Any] = {}  # names the cache on its way from the first engine
+        self.inside_prompt: int | None = None  # after so many tokens of the prompt the first part ends, and writes none
 
     def write(self, text: str, ids: list[int], silent: bool) -> None:
         """Adds what an engine wrote; `text` without `ids` counts as one token.
@@ -94,15 +96,30 @@ class Continuation:
         then writes the first token.
         """
         params: dict[str, Any] = {"do_remote_decode": True}
-        if connector == SIMULATED:
-            if chunk_tokens is not None:
-                params["chunk_tokens"] = chunk_tokens
-            if cut_tokens < _WELL_BEFORE_THE_END * prompt_tokens:
-                params["prefill_tokens"] = cut_tokens
-        else:
-            self._exact = True
+        if connector == NIXL:
+            params |= self._transfer
+        if connector != BLOCKS and chunk_tokens is not None:
+            params["chunk_tokens"] = chunk_tokens
+        if cut_tokens < _WELL_BEFORE_THE_END * prompt_tokens:
+            params["prefill_tokens"] = self.inside_prompt = cut_tokens
+        self._exact = self._exact or connector != SIMULATED
         limit = max(1, cut_tokens - prompt_tokens)
         return self._body({"kv_transfer_params": params, "max_tokens": limit})
+
+    def sent_to(self, transfer: str, address: str) -> None:
+        """Names the cache that goes to the engine at `address`, HOST:PORT; empty: to none by the network."""
+        if address:
+            host, _, port = address.rpartition(":")
+            self._transfer = {"transfer_id": transfer, "remote_host": host.strip("[]"), "remote_port": int(port)}
+
+    def rest(self) -> dict[str, Any]:
+        """Returns the parameters for a real engine that goes on."""
+        params: dict[str, Any] = {"do_remote_prefill": True}
+        if self._transfer:
+            params["transfer_id"] = self._transfer["transfer_id"]
+        if self.inside_prompt is not None and not self.tokens:
+            params["remote_num_tokens"] = self.inside_prompt
+        return params
 
     def next(self, params: dict[str, Any] | None) -> bytes:
         """Returns the body for the engine that goes on. `params`: of the one before; None: it computes all again."""
@@ -178,6 +195,7 @@ class ContinuationMeter:
         self._created: Any = None
         self._parts = 0
         self._part_only = False
+        self._mute = False  # the engine's first token comes of half a prompt
         self._opening = False  # an engine goes on, and has sent no text yet
         self._written_before = 0  # tokens, before the engine that generates now
         self._usage: dict[str, Any] | None = None  # the first engine's
@@ -196,6 +214,7 @@ class ContinuationMeter:
         """Another engine generates from here on."""
         self._parts += 1
         self._part_only = part_only
+        self._mute = part_only and self._continuation.inside_prompt is not None
         self._opening = self._parts > 1
         self._written_before = self._continuation.tokens
         self._partial = b""
@@ -268,6 +287,8 @@ class ContinuationMeter:
             prompt_ids = place_of_ids.pop("prompt_token_ids", None)
             if not continuation.prompt_ids and isinstance(prompt_ids, list):
                 continuation.prompt_ids = prompt_ids
+        if self._mute:
+            return b"data: %b\n\n" % msgspec.json.encode(event) if "role" in delta_fields and not text else b""
         if self._opening and text:
             self._opening = False
             if ids:

@@ -13,7 +13,7 @@ from ..http.client_protocol import ClientConnection
 from ..placing.slot import Slot
 from ..placing.splitter import SplitPlan, Splitter
 from ..requests.call import Call
-from .continuation import BLOCKS, Continuation, ContinuationMeter
+from .continuation import BLOCKS, NIXL, Continuation, ContinuationMeter
 from .exchange import Context, Exchange, Fate, LastWords
 
 
@@ -89,10 +89,11 @@ class ContinuedExchange(Exchange):
             next_slot = None
             if plan is not None and part_only:
                 connector = slot.instance.state.kv_connector
+                continuation.sent_to(call.request_id, plan.second.instance.state.kv_address if plan.second else "")
                 call.body = continuation.first(plan.cut_tokens, call.prompt_tokens or 1, plan.chunk_tokens, connector)
             else:
-                if plan is not None and plan.second and slot.instance.state.kv_connector == BLOCKS:
-                    params = {"do_remote_prefill": True}  # what is there of it, whoever wrote it
+                if plan is not None and plan.second and slot.instance.state.kv_connector in (BLOCKS, NIXL):
+                    params = continuation.rest()  # what is there of it, whoever wrote it
                 call.body = continuation.next(params)
             meter.begin(part_only)
             self._begin(slot)

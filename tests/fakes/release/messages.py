@@ -156,6 +156,7 @@ def _agent() -> wire.AgentState:
         laxity=True,
         kv_connector="NixlConnector",
         start="cold",
+        kv_address="10.0.0.4:18500",
     )
     return wire.AgentState(
         *(NODE, "boot-1", NOW_S, 9, [instance], "one GPU is silent", "http://127.0.0.1:9100/metrics"),

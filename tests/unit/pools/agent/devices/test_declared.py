@@ -98,9 +98,21 @@ def test_engines_are_run_as_the_command_line_says() -> None:
     assert (found.arguments, dict(found.environment)) == (("--seed=1",), {"A": "b=c"})
     assert (found.offline, found.plugin, found.sleep, found.by_uuid) == (True, True, False, False)
     assert (found.drain_within_s, found.kv_store) == (0.0, Path("/dev/shm/kv"))
-    for wrong in (("--engine-ports", "9-1"), ("--engine-ports", "x"), ("--vllm-env", "A")):
+    assert found.kv_connector == "blocks"
+    for wrong in (("--engine-ports", "9-1"), ("--vllm-kv-ports", "x"), ("--vllm-env", "A")):
         with pytest.raises(click.UsageError, match="write it as"):
             vllm_options(parsed("--vllm", "x", *wrong), by_uuid=True)
+
+
+def test_channel_for_caches_is_not_open_to_strangers() -> None:
+    ports = ("--vllm", "x", "--vllm-kv-ports", "200-399", "--vllm-kv-staging-gib", "0.5")
+    found = vllm_options(parsed(*ports), by_uuid=True)
+    assert found is not None
+    assert (found.kv_connector, found.kv_ports, found.kv_staging_bytes) == ("nixl", (200, 399), 1 << 29)
+    with pytest.raises(click.UsageError, match=r"engines at 10\.0\.0\.1 would take KV caches of anybody; give --tls-"):
+        vllm_options(parsed(*ports, "--engine-host", "10.0.0.1"), by_uuid=True)
+    with pytest.raises(click.UsageError, match="give one"):
+        vllm_options(parsed(*ports, "--vllm-kv-store", "/dev/shm/kv"), by_uuid=True)
 
 
 def test_engines_outlive_the_agent_when_systemd_restarts_it(tmp_path: Path) -> None:

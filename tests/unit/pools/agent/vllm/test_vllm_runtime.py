@@ -358,6 +358,36 @@ def test_engines_hand_requests_to_each_other_when_the_node_has_a_store(node: Nod
     assert (root / "pools" / "vllm_scheduler" / "block_store.py").exists()
 
 
+def test_engines_take_caches_of_other_nodes_when_the_node_has_ports_for_that(node: Node) -> None:
+    runtime = node.agent(kv_ports=(40_000, 43_999), kv_staging_bytes=1 << 20)
+    runtime.start(spec())
+    found = wait_until(runtime, "ready")
+    port = int(found.url.rpartition(":")[2])
+    own = 40_000 + port - node.options.ports[0]
+    assert (found.kv_connector, found.kv_address) == ("nixl", f"127.0.0.1:{own}")
+    words = fetch(f"{found.url}/arguments")
+    config = json.loads(words[words.index("--kv-transfer-config") + 1])
+    assert config["kv_load_failure_policy"] == "recompute"
+    most = node.options.ports[1] - node.options.ports[0] + 1
+    assert config["kv_connector_extra_config"] == {
+        "host": "127.0.0.1",
+        "port": own,
+        "port_step": most,
+        "staging_bytes": 1 << 20,
+    }
+    variables = fetch(f"{found.url}/environment")
+    assert variables["UCX_TCP_PORT_RANGE"] == "42000-43999"
+    connector = config["kv_connector_module_path"].replace(".", "/") + ".py"
+    assert (Path(variables["PYTHONPATH"]) / connector).exists()
+
+
+def test_ports_for_caches_have_to_do_for_all_engines(tmp_path: Path) -> None:
+    options = VllmOptions(tmp_path / "vllm", tmp_path, ports=(100, 107), kv_ports=(200, 231))
+    assert [options.kv_port(port, rank) for port, rank in ((100, 0), (107, 0), (107, 1))] == [200, 207, 215]
+    with pytest.raises(PermanentError, match=r"--vllm-kv-ports 200-231 are too few: 3 GPUs of 8 engines .* take 48"):
+        options.kv_port(100, 2)
+
+
 @pytest.fixture
 def late_init() -> Iterator[None]:
     """This process inherits what is orphaned, as a container's first process does, and does not reap it."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pools.gateway.placing.splitter import of_one_connector
-from pools.gateway.relay.continuation import BLOCKS, SIMULATED, Continuation, ContinuationMeter, can_continue
+from pools.gateway.relay.continuation import BLOCKS, NIXL, SIMULATED, Continuation, ContinuationMeter, can_continue
 
 COMPLETION = {"model": "m", "prompt": "a b c", "stream": True, "max_tokens": 10}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "a b c"}], "stream": True, "max_tokens": 10}
@@ -47,6 +47,55 @@ def test_real_engine_is_asked_for_ids_and_nothing_it_does_not_know(body: dict[st
     simulated = json.loads(continuation_of(body).first(1, 3, 512, SIMULATED))
     assert simulated["kv_transfer_params"] == {"do_remote_decode": True, "chunk_tokens": 512, "prefill_tokens": 1}
     assert "return_token_ids" not in simulated
+
+
+def test_first_engine_gets_the_address_of_the_second_when_caches_go_over_a_network() -> None:
+    continuation = continuation_of(COMPLETION)
+    continuation.sent_to("request-1", "[fd00::2]:18500")
+    asked = json.loads(continuation.first(5, 3, 512, NIXL))
+    assert asked["kv_transfer_params"] == {
+        "do_remote_decode": True,
+        "transfer_id": "request-1",
+        "remote_host": "fd00::2",
+        "remote_port": 18500,
+        "chunk_tokens": 512,
+    }
+    assert "chunk_tokens" not in json.loads(continuation.first(5, 3, None, NIXL))["kv_transfer_params"]
+    assert asked["return_token_ids"]
+    assert continuation.rest() == {"do_remote_prefill": True, "transfer_id": "request-1"}
+
+
+@pytest.mark.parametrize("connector", [BLOCKS, NIXL])
+@pytest.mark.parametrize("body", [COMPLETION, CHAT])
+def test_nothing_is_written_by_a_real_engine_that_computes_a_part_of_the_prompt(
+    body: dict[str, Any], connector: str
+) -> None:
+    chat = "messages" in body
+    continuation = continuation_of(body)
+    continuation.sent_to("request-1", "10.0.0.2:18500" if connector == NIXL else "")
+    asked = json.loads(continuation.first(40, 100, 512, connector))
+    assert (asked["max_tokens"], asked["kv_transfer_params"]["prefill_tokens"]) == (1, 40)
+    meter = ContinuationMeter(continuation, 0.0, False)
+    meter.begin(part_only=True)
+    opening = b'data: {"id": "x", "created": 1, "choices": [{"delta": {"role": "assistant", "content": ""}}]}\n\n'
+    sent = [json.loads(meter.feed(opening, 0.0)[6:])] if chat else []
+    assert meter.feed(event(chat, " wrong", "stop", ids=[7], prompt_token_ids=[1, 2, 3]), 0.0) == b""
+    assert (meter.finished, continuation.text, continuation.ids, continuation.tokens) == (False, "", [], 0)
+    params = continuation.rest()
+    assert params["remote_num_tokens"] == 40
+    again = json.loads(continuation.next(params))
+    assert (again["max_tokens"], again.get("prompt"), again.get("messages")) == (
+        10,
+        body.get("prompt"),
+        body.get("messages"),
+    )
+    meter.begin(part_only=False)
+    sent.append(json.loads(meter.feed(event(chat, " d", ids=[9]), 0.1)[6:]))
+    assert [next(iter(e["choices"])).get("delta", {}).get("role") for e in sent] == (
+        ["assistant", None] if chat else [None]
+    )
+    assert (continuation.text, continuation.ids) == (" d", [9])
+    assert "remote_num_tokens" not in continuation.rest(), "who goes on after this gets what was written as well"
 
 
 def test_second_engine_gets_the_same_tokens_when_the_first_reported_them() -> None:
