@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.simnode import ROOT
+from tests.netns.namespaces import lacking
 
 from .server import PYTHON, VLLM, VllmServer
 
@@ -36,6 +37,20 @@ def vllm() -> Path:
             pytest.fail(why)
         pytest.skip(why)
     return VLLM
+
+
+@pytest.fixture(scope="session")
+def far_apart(vllm: Path) -> None:
+    """Skips where there can be no network namespaces, and where vLLM's environment has no NIXL; in CI it fails then."""
+    if lack := lacking():
+        pytest.skip(f"this machine lacks {lack}")
+    paths = {**os.environ, "PYTHONPATH": os.environ.get("GREENSERVE_VLLM_PATH", "")}
+    found = subprocess.run([str(PYTHON), "-c", "import nixl._api"], env=paths, capture_output=True, timeout=60)
+    if found.returncode:
+        why = "no NIXL in vLLM's environment: `scripts/install vllm` installs it"
+        if os.environ.get("CI") == "true":
+            pytest.fail(why)
+        pytest.skip(why)
 
 
 @pytest.fixture(scope="session")
