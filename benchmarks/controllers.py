@@ -36,6 +36,11 @@ ASKED = {
         "35 ms",
     ),
     "LLF over 10,000 queued, a tick": ("freesh.freesh_llf_line_10000_queued.p50_ms", 1.0, "5 ms"),
+    "LLF inside an engine, 10,000 waiting, a tick": (
+        "freesh.freesh_llf_engine_10000_waiting_256_running.p50_ms",
+        1.0,
+        "5 ms",
+    ),
     "split decision": ("other.dynaserve_split_128_running_8_waiting.p50_us", 0.2, "14 to 17 ms"),
     "MIAD for 1,000 GPUs": ("freesh.freesh_miad_1000_gpus.p50_ms", 1.0, "20 ms"),
     "GreenServe's scale turn, 20 instances, 8,192 requests": ("greenserve.scale_turn_20_instances.p50_ms", 5.0, ""),

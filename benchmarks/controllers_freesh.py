@@ -1,8 +1,9 @@
 """Times FREESH's controllers: `python -m benchmarks.controllers_freesh`. Prints JSON.
 
 The carbon epoch on FREESH's own fleet, to a proven optimum, and on 20 sites, to a gap of 0.1 %; one coming and
-one going with 10,000 in queue; the clocks of 1,000 GPUs. Large fleets are drawn from seeds. Crowded ones, whose demand
-takes a third of all GPUs or more, are the harder ones: the gap within two seconds is given.
+one going with 10,000 in queue, at the gateway and inside an engine; the clocks of 1,000 GPUs. Large fleets are drawn
+from seeds. Crowded ones, whose demand takes a third of all GPUs or more, are the harder ones: the gap within two
+seconds is given.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from core.algorithms.fleet.fleet_milp import FleetPlan, FleetProblem, solve_flee
 from core.algorithms.queue.fair_queue import FairQueue, Waiting, due_s
 from core.algorithms.queue.queueing import OrderConfig
 from core.types import ClassDemand, Limits, Mode, ModeProfile, PartitionOption, SiteView, Source
+from pools.vllm_scheduler.order import Head, LaxityQueue, Seat, displaced
 
 MODES = (
     *(Mode("A100-80GB", 2), Mode("A100-80GB", 4), Mode("H100-SXM-80GB", 2), Mode("H100-SXM-80GB", 4)),
@@ -164,11 +166,33 @@ def queue(queued: int = 10_000) -> dict[str, dict[str, float]]:
 
     def tick() -> None:
         come()
+        queue.advance(next(numbers) * 0.01)
         queue.pop()
 
     for _ in range(queued):
         come()
-    return {"freesh_llf_line_10000_queued": ticks(tick)}
+    return {f"freesh_llf_line_{queued}_queued": ticks(tick)}
+
+
+def engine_queue(queued: int = 10_000, running: int = 256) -> dict[str, dict[str, float]]:
+    """The same inside an engine: one comes and leaves, it is seen who gives way to the first, and one goes next."""
+    rng, clock = np.random.default_rng(7), itertools.count(0.0, 0.01)
+    requests = [(float(at), float(left)) for at, left in rng.uniform(0.3, 40.0, (queued + 1, 2))]
+    now = [0.0]
+    waiting: LaxityQueue[Any] = LaxityQueue(lambda request: request, lambda: now[0], requests[:-1])
+    seats = [
+        Seat(n, *rng.uniform(0.0, 40.0, 2).tolist(), 16, left) for n, left in enumerate(rng.uniform(0, 40, running))
+    ]
+
+    def tick() -> None:
+        now[0] = next(clock)
+        waiting.add_request(requests[-1])
+        waiting.remove_request(requests[-1])
+        heads = [Head(request, request[0], 64, request[1]) for request in waiting.first(8)]
+        displaced(heads, seats, 0, 16, now[0], 1.0, 4)
+        waiting.add_request(waiting.pop_request())
+
+    return {f"freesh_llf_engine_{queued}_waiting_{running}_running": ticks(tick)}
 
 
 def clocks(gpus: int = 1000) -> dict[str, dict[str, float]]:
@@ -184,7 +208,7 @@ def clocks(gpus: int = 1000) -> dict[str, dict[str, float]]:
 
 
 def timings() -> dict[str, Any]:
-    return {**queue(), **clocks(), **carbon()}
+    return {**queue(), **engine_queue(), **clocks(), **carbon()}
 
 
 if __name__ == "__main__":

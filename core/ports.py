@@ -79,6 +79,7 @@ class EngineLimits:
     `chunk_tokens` above 0 it takes no more of any one prompt (vLLM's `long_prefill_token_threshold`), so that short
     ones come along. With `preempts_s` above 0, once in each stretch of so many seconds, running requests give way to
     waiting ones that are ahead of them by more than `margin_s`, in engines with the option `preempt_for_waiting`.
+    `window_factor`: under least laxity first a request is due so many times its time alone after its arrival.
     """
 
     max_num_batched_tokens: int = 2048
@@ -87,6 +88,7 @@ class EngineLimits:
     chunk_tokens: int = 0
     preempts_s: float = 0.0
     margin_s: float = 1.0
+    window_factor: float = 1.4
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < 1 or self.max_num_seqs < 1:
@@ -95,6 +97,8 @@ class EngineLimits:
             raise ValueError("itl_limit_s is above 0, or null for no limit")
         if min(self.chunk_tokens, self.preempts_s, self.margin_s) < 0:
             raise ValueError("chunk_tokens, preempts_s and margin_s are at least 0")
+        if not self.window_factor >= 1.0:
+            raise ValueError("window_factor is at least 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,9 +182,12 @@ class LadderTuning:
 
 @dataclass(frozen=True, slots=True)
 class QueueTuning:
-    """Queues whose order may displace running requests."""
+    """Least laxity first: when requests are due, and when running ones are displaced."""
 
-    margin_s: float = setting(1.0, "how far ahead a waiting request must be to displace a running one", least=0.0)
+    margin_s: float = setting(1.0, "laxity that a displaced request must keep, or how far behind it must be", least=0.0)
+    window_factor: float = setting(
+        1.4, "FREESH's alpha_LLF: a request is due so many times its time alone after it came", least=1.0, most=100.0
+    )
 
 
 @dataclass(frozen=True, slots=True)

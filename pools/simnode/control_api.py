@@ -35,6 +35,7 @@ class LimitsOrder(msgspec.Struct):
     chunk_tokens: int | msgspec.UnsetType = msgspec.UNSET
     preempts_s: float | msgspec.UnsetType = msgspec.UNSET
     margin_s: float | msgspec.UnsetType = msgspec.UNSET
+    window_factor: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class SleepOrder(msgspec.Struct):

@@ -80,7 +80,9 @@ class GreenServeScheduler(Scheduler):
             self._take_up(settings)
         aside: list[Any] = []
         if settings.by_laxity:
-            self.running.sort(key=self._key)  # who is last is preempted first, by vLLM too
+            now_s = time.time()
+            # Who is last is preempted first, by vLLM too.
+            self.running.sort(key=lambda request: self._work(request).place(request.num_output_tokens, now_s))
             if settings.preempts_s > 0.0:
                 aside = self._displace(settings)
         if settings.itl_limit_s is not None:
@@ -117,14 +119,14 @@ class GreenServeScheduler(Scheduler):
         self.max_num_active_reqs = settings.max_num_seqs or most.max_num_seqs
         self.scheduler_config.long_prefill_token_threshold = settings.chunk_tokens or self._own_chunk_tokens
         self._gaps_s.clear()
-        orders = ("order", "default_window_s")
+        orders = ("order", "default_window_s", "window_factor")
         if any(getattr(before, name) != getattr(settings, name) for name in orders):
             waiting = sorted(self.waiting, key=lambda request: request.arrival_time)
             for request in self.requests.values():
                 request.greenserve_work = None
             if settings.by_laxity:
                 self.policy = SchedulingPolicy.FCFS  # of what runs, the last gives way: it has the most laxity
-                self.waiting = LaxityQueue(self._key, waiting)
+                self.waiting = LaxityQueue(self._key_and_left, time.time, waiting)
             elif before.by_laxity:
                 self.policy = self._own_policy
                 self.waiting = create_request_queue(self.policy)
@@ -134,18 +136,21 @@ class GreenServeScheduler(Scheduler):
 
     # -- the order ---------------------------------------------------------------------------------
 
-    def _key(self, request: Any) -> float:
+    def _work(self, request: Any) -> Work:
         work: Work | None = getattr(request, "greenserve_work", None)
         if work is None:
             work = request.greenserve_work = self._work_of(request)
-        return work.key(request.num_output_tokens)
+        return work
+
+    def _key_and_left(self, request: Any) -> tuple[float, float]:
+        work, generated = self._work(request), request.num_output_tokens
+        return work.key(generated), work.remaining_s(generated)
 
     def _work_of(self, request: Any) -> Work:
         params = request.sampling_params
         hints = None if params is None else params.extra_args
-        work, bad = work_of(
-            hints, request.arrival_time, request.max_tokens, request.priority, self._settings.default_window_s
-        )
+        due = self._settings.default_window_s, self._settings.window_factor
+        work, bad = work_of(hints, request.arrival_time, request.max_tokens, request.priority, *due)
         self._bad_hints += len(bad)
         if bad:
             log.warning("request %s: %s cannot be what it says; not looked at", request.request_id, ", ".join(bad))
@@ -164,15 +169,15 @@ class GreenServeScheduler(Scheduler):
         self._looked = stretch
         free_seats = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
         free_blocks = self.kv_cache_manager.block_pool.get_num_free_blocks()
-        heads = [
-            Head(request, self._key(request), -(-(request.num_tokens + 1) // self.block_size))
-            for request in self.waiting.first(HEADS)
-            if request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
-        ]
+        heads = []
+        for request in self.waiting.first(HEADS):
+            if request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED):
+                key, left_s = self._key_and_left(request)
+                heads.append(Head(request, key, -(-(request.num_tokens + 1) // self.block_size), left_s))
         if free_seats >= len(heads) and free_blocks >= sum(head.blocks for head in heads):
             return []
         seats = [self._seat(request) for request in self.running if self._request_blocks_can_be_freed(request)]
-        gone = displaced(heads, seats, free_seats, free_blocks, settings.margin_s, MOST_DISPLACED)
+        gone = displaced(heads, seats, free_seats, free_blocks, time.time(), settings.margin_s, MOST_DISPLACED)
         now_s = time.monotonic()
         for request in gone:
             self.running.remove(request)
@@ -183,7 +188,8 @@ class GreenServeScheduler(Scheduler):
 
     def _seat(self, request: Any) -> Seat[Any]:
         blocks = sum(map(len, self.kv_cache_manager.get_block_ids(request.request_id)))
-        return Seat(request, self._key(request), self._steps.prompt_s(request.num_computed_tokens), blocks)
+        key, left_s = self._key_and_left(request)
+        return Seat(request, key, self._steps.prompt_s(request.num_computed_tokens), blocks, left_s)
 
     # -- the budget --------------------------------------------------------------------------------
 

@@ -20,7 +20,8 @@ class Settings:
         max_num_batched_tokens, max_num_seqs: Up to what the engine was started with; None: that.
         chunk_tokens: A step takes no more of any one prompt; 0: vLLM's own `long_prefill_token_threshold`.
         preempts_s: Once in each stretch of so many seconds waiting requests may take running ones' places; 0: never.
-        margin_s: What a waiting request must be ahead by, besides the work lost, to take a running one's place.
+        margin_s: The laxity that a running request must keep beyond what giving way costs it.
+        window_factor: alpha_LLF: a request is due so many times its time alone after its arrival; at least 1.
         default_window_s: When a request that brings neither hints nor a priority is due after its arrival.
     """
 
@@ -31,6 +32,7 @@ class Settings:
     chunk_tokens: int = 0
     preempts_s: float = 1.0
     margin_s: float = 1.0
+    window_factor: float = 1.4  # FREESH C.2
     default_window_s: float = 30.0
 
     @property
@@ -72,6 +74,9 @@ def changed(settings: Settings, fields: Mapping[str, Any], most: Most) -> Settin
         elif name == "itl_limit_s":
             if value is not None and not (_number(value) and value > 0.0):
                 raise ValueError(f"itl_limit_s is a number of seconds above 0, or null for no limit, not {value!r}")
+        elif name == "window_factor":
+            if not (_number(value) and value >= 1.0):
+                raise ValueError(f"window_factor is a number from 1, not {value!r}")
         elif not (_number(value) and value >= 0.0):
             raise ValueError(f"{name} is a number of seconds from 0, not {value!r}")
     return replace(settings, **fields)

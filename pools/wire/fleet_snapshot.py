@@ -66,6 +66,7 @@ class RequestTuning(Message, frozen=True):
     throttle_retry_s: float = 0.1
     ladder: LadderTuning = LadderTuning()
     profile_step_mhz: float = 200.0
+    queue_window_factor: float = 1.4
 
 
 class RequestPolicy(Message, frozen=True):

@@ -235,5 +235,6 @@ def engine_limits(knobs: Knobs, tuning: Tuning, of_classes: Iterable[Limits]) ->
         chunk_tokens=knobs.chunk_tokens,
         preempts_s=0.0 if knobs.order == "fcfs" else knobs.preempts_s,
         margin_s=tuning.queue.margin_s,
+        window_factor=tuning.queue.window_factor,
     )
     return limits if knobs.max_num_seqs is None else replace(limits, max_num_seqs=knobs.max_num_seqs)

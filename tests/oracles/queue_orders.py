@@ -19,6 +19,7 @@ Bools = NDArray[np.bool_]
 
 PREEMPTIVE = frozenset({Order.SRTF, Order.EDF, Order.LLF})
 _DONE = 1e-9  # tokens: less than this is rounding
+_BEFORE_ALL = 1e12  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,13 @@ class Requests:
         predicted_tokens: ArrayLike,
         pace: Pace,
         prompt_tokens: ArrayLike = 0.0,
+        window_factor: float = WINDOW_FACTOR,
     ) -> Requests:
         """Newly arrived ones, due by the pace they found."""
         arrival, tokens = np.asarray(arrival_s, dtype=np.float64), np.asarray(predicted_tokens, dtype=np.float64)
         if arrival.shape != tokens.shape or arrival.ndim != 1:
             raise ValueError("arrivals and predicted tokens need one value each per request")
-        due_s, prompts = arrival + WINDOW_FACTOR * alone_s(tokens, pace), np.asarray(prompt_tokens, np.float64)
+        due_s, prompts = arrival + window_factor * alone_s(tokens, pace), np.asarray(prompt_tokens, np.float64)
         return cls(arrival, tokens, np.zeros_like(tokens), due_s, prompts)
 
 
@@ -79,8 +81,19 @@ def laxity_s(requests: Requests, pace: Pace, now_s: float) -> Floats:
     return requests.due_s - now_s - remaining_s(requests, pace)
 
 
+def ranks(requests: Requests, pace: Pace, config: OrderConfig, now_s: float) -> Floats:
+    """The smaller goes first, at `now_s`: by `keys`, but that under LLF a laxity below 0 is one of 0.
+
+    Those that have none left are before all others, by the work left.
+    """
+    found = keys(requests, pace, config)
+    if config.order != Order.LLF:
+        return found
+    return np.where(laxity_s(requests, pace, now_s) < 0.0, remaining_s(requests, pace) - _BEFORE_ALL, found)
+
+
 def keys(requests: Requests, pace: Pace, config: OrderConfig) -> Floats:
-    """The smaller goes first. In seconds, but for sjf and spf without aging, whose keys are tokens."""
+    """The smaller goes first while nobody is late. In seconds, but for sjf and spf without aging: tokens."""
     if config.order == Order.FCFS:
         return requests.arrival_s
     if config.order in (Order.SJF, Order.SPF):
@@ -93,9 +106,9 @@ def keys(requests: Requests, pace: Pace, config: OrderConfig) -> Floats:
     return work_s if config.order == Order.SRTF else requests.due_s - work_s
 
 
-def ordered(requests: Requests, pace: Pace, config: OrderConfig) -> Ints:
-    """Rows in the order to be served."""
-    return np.argsort(keys(requests, pace, config), kind="stable").astype(np.int64)
+def ordered(requests: Requests, pace: Pace, config: OrderConfig, now_s: float = -np.inf) -> Ints:
+    """Rows in the order to be served; with no `now_s` while nobody is late."""
+    return np.argsort(ranks(requests, pace, config, now_s), kind="stable").astype(np.int64)
 
 
 def priorities(requests: Requests, pace: Pace, config: OrderConfig, origin_s: float) -> Ints:
@@ -111,7 +124,13 @@ def priorities(requests: Requests, pace: Pace, config: OrderConfig, origin_s: fl
 
 
 def seated(
-    requests: Requests, running: Bools, slots: int, pace: Pace, config: OrderConfig, margin_s: float = 0.0
+    requests: Requests,
+    running: Bools,
+    slots: int,
+    pace: Pace,
+    config: OrderConfig,
+    margin_s: float = 0.0,
+    now_s: float = -np.inf,
 ) -> Ints:
     """Rows of the at most `slots` requests that run next, in order; those that ran and are not among them give way.
 
@@ -120,7 +139,7 @@ def seated(
     """
     if slots < 1 or not running.size:
         return np.zeros(0, dtype=np.int64)
-    rank = keys(requests, pace, config)
+    rank = ranks(requests, pace, config, now_s)
     if config.order in PREEMPTIVE:
         rank = np.where(running, rank - margin_s, rank)
     else:
@@ -169,7 +188,7 @@ def walk(
         active = np.flatnonzero((requests.arrival_s <= now_s + _DONE) & np.isnan(done))
         given = np.maximum(0.0, requests.predicted_tokens - work_s / pace.tpot_s)
         seen = Requests(*(c[active] for c in (requests.arrival_s, requests.predicted_tokens, given, requests.due_s)))
-        chosen = active[seated(seen, running[active], slots, pace, config)]
+        chosen = active[seated(seen, running[active], slots, pace, config, now_s=now_s)]
         running[:] = False
         running[chosen] = True
         begun[chosen] = np.where(np.isnan(begun[chosen]), now_s, begun[chosen])

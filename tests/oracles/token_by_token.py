@@ -21,7 +21,6 @@ pay the rest in proportion to their new tokens.
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -173,7 +172,7 @@ class ReferenceInstance:
     def enqueue(self, request: Request, now_s: float) -> None:
         request.instance = self.index
         if self.spec.scheduling.order != "fcfs":
-            insort(self.queue, request, key=self._place)
+            self._put(request, now_s)
         else:  # with a cache before all that have none
             others = () if not request.landed else self.queue
             place = next((n for n, other in enumerate(others) if not other.landed), len(self.queue))
@@ -227,11 +226,12 @@ class ReferenceInstance:
         if self.successors:
             self.leave(now_s)
             return
+        self._sort(now_s)
         self._give_way(now_s)
         decodes = [request for request in self.active if not request.to_prefill]
         preempted = False
         while decodes and self.kv_used + len(decodes) > self.capacity:
-            victim = self._last_running()
+            victim = self._last_running(now_s)
             self._preempt(victim, now_s)
             decodes = [request for request in decodes if request is not victim]
             preempted = True
@@ -284,25 +284,52 @@ class ReferenceInstance:
         """The rank of a running request once it has lost its cache."""
         return self._rank_with(request, request.to_compute + request.computed - request.cached)
 
+    def _left_s(self, request: Request, to_prefill: int | None = None) -> float:
+        rules = self.spec.scheduling
+        left = max(1, request.predicted - request.generated)
+        return left * rules.token_s + (request.to_prefill if to_prefill is None else to_prefill) * rules.prefill_token_s
+
     def _rank_with(self, request: Request, to_prefill: int) -> float:
         rules = self.spec.scheduling
         if rules.order == "edf":
             return request.due_s
         if rules.order == "sjf":
             return request.predicted + rules.aging * request.arrival_s
-        left = max(1, request.predicted - request.generated)
-        work_s = left * rules.token_s + to_prefill * rules.prefill_token_s
+        work_s = self._left_s(request, to_prefill)
         return request.due_s - work_s if rules.order == "llf" else work_s
 
-    def _place(self, request: Request) -> tuple[float, int]:
-        """In the queue, under an order."""
-        return self._rank(request), request.number
+    def _place(self, request: Request, now_s: float) -> tuple[bool, float, int]:
+        """In the queue, under an order. Under LLF those that are late come first, by the work left."""
+        rank = self._rank(request)
+        if self.spec.scheduling.order == "llf" and rank + TIE_S < now_s:
+            return False, self._left_s(request), request.number
+        return True, rank, request.number
 
-    def _last_running(self) -> Request:
+    def _put(self, request: Request, now_s: float) -> None:
+        self.queue.append(request)
+        self._sort(now_s)
+
+    def _sort(self, now_s: float) -> None:
+        """Orders the queue as it is now, but for one that is served as they came or were put."""
+        if self.spec.scheduling.order != "fcfs":
+            self.queue = deque(sorted(self.queue, key=lambda request: self._place(request, now_s)))
+
+    def _last_running(self, now_s: float) -> Request:
         """Who is to give way first: the newest, or under an order that preempts the last in that order."""
         if not self.spec.scheduling.preempts_s:
             return self.active[-1]
-        return max(self.active, key=self._place)
+        return max(self.active, key=lambda request: self._place(request, now_s))
+
+    def _gives_way(self, request: Request, first: Request, now_s: float) -> bool:
+        rules = self.spec.scheduling
+        ahead, behind = self._rank(first), min(self._rank(request), self._rank_displaced(request))
+        if rules.order == "llf":
+            other_s, own_s = self._left_s(first), self._left_s(request)
+            lost_s = self._left_s(request, request.to_compute + request.computed - request.cached) - own_s
+            if other_s + max(0.0, lost_s) >= own_s:
+                return False
+            ahead = max(ahead, now_s) + other_s
+        return ahead + rules.margin < behind
 
     def _give_way(self, now_s: float) -> None:
         rules = self.spec.scheduling
@@ -313,14 +340,16 @@ class ReferenceInstance:
             return
         self.looked = stretch
         while self.queue and self.active:
-            first, last = self.queue[0], self._last_running()
+            first = self.queue[0]
             decodes = sum(not request.to_prefill for request in self.active)
             seat = len(self.active) < self.spec.max_sequences
-            if seat and self.kv_used + decodes + first.to_prefill + first.computed <= self.capacity:
+            over = self.kv_used + decodes + first.to_prefill + first.computed - self.capacity
+            if seat and over <= 0:
                 return
-            if self._rank(first) + rules.margin >= min(self._rank(last), self._rank_displaced(last)):
-                return
-            self._preempt(last, now_s)
+            able = [request for request in self.active if self._gives_way(request, first, now_s)]
+            if not able or sum(request.kv + (not request.to_prefill) for request in able) < over:
+                return  # in vain
+            self._preempt(max(able, key=lambda request: self._place(request, now_s)), now_s)
 
     def _budget(self, decodes: list[Request]) -> int:
         """Tokens to prefill: as many as the token budget leaves, within the limit of an iteration with decodes."""
@@ -368,7 +397,7 @@ class ReferenceInstance:
         if self.spec.scheduling.order == "fcfs":
             self.queue.appendleft(victim)
         else:
-            insort(self.queue, victim, key=self._place)
+            self._put(victim, now_s)
         self._fleet.log(PREEMPTED, victim.number, self.index, now_s)
 
     def _complete(self, ended: InFlight) -> None:

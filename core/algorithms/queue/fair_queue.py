@@ -1,7 +1,8 @@
 """A queue of requests that wait, served in one of `queueing`'s orders, and with weighted fair shares of its tenants.
 
-Keys of waiting requests do not change, so a heap per tenant holds them, O(log n) a request. Shares are fair by virtual
-start times: a request starts where its tenant's account stands, served tokens over the tenant's weight.
+Keys of waiting requests do not change, so a heap per tenant holds them, O(log n) a request. Only under LLF a request
+changes its place, once, when it becomes late. Shares are fair by virtual start times: a request starts where its
+tenant's account stands, served tokens over the tenant's weight.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from core.algorithms.queue.queueing import WINDOW_FACTOR, Order, OrderConfig
+from core.algorithms.queue.queueing import Order, OrderConfig
 
 T = TypeVar("T", bound=Hashable)
 
 HINT_TOKENS_PER_S = 20.0  # what a second of a client's hint counts in an order by tokens that has no aging
 EVERYBODY = None  # the tenant of all where shares are not kept apart
+FIRST, LATE, BY_KEY, NOBODY = range(4)  # ranks: named first, late by LLF, all others, an empty queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +32,20 @@ class Waiting:
     work_s: float
     due_s: float
     tenant: Hashable = EVERYBODY
-    head_start_s: float = 0.0  # a hint of the client's: as if it had come so much earlier (or later, below 0)
+    head_start_s: float = 0.0  # a hint of the client's: as if it had come so much earlier (or later, below 0); not LLF
 
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.predicted_tokens
 
 
-def due_s(arrival_s: float, work_s: float) -> float:
+def due_s(arrival_s: float, work_s: float, config: OrderConfig) -> float:
     """Returns arrival + W in seconds, with W = alpha_LLF x Lat (FREESH C.2)."""
-    return arrival_s + WINDOW_FACTOR * work_s
+    return arrival_s + config.window_factor * work_s
 
 
 def key(request: Waiting, config: OrderConfig) -> float:
-    """The smaller goes first; of a request that has not begun."""
+    """The smaller goes first; of a request that has not begun. Under LLF no hint counts: laxity alone is urgency."""
     if config.order in (Order.SJF, Order.SPF):
         tokens = request.predicted_tokens if config.order is Order.SJF else request.prompt_tokens
         aging = config.aging_tokens_per_s
@@ -52,10 +54,9 @@ def key(request: Waiting, config: OrderConfig) -> float:
         return request.arrival_s + tokens / aging - request.head_start_s  # in s: a new aging moves keys little
     if config.order is Order.SRTF:
         return request.work_s - request.head_start_s
-    at_s = request.arrival_s if config.order is Order.FCFS else request.due_s
     if config.order is Order.LLF:
-        at_s -= request.work_s
-    return at_s - request.head_start_s
+        return request.due_s - request.work_s
+    return (request.arrival_s if config.order is Order.FCFS else request.due_s) - request.head_start_s
 
 
 def priority(request: Waiting, config: OrderConfig) -> int:
@@ -82,6 +83,7 @@ class FairQueue(Generic[T]):
         self.config = config
         self._weights = weights
         self._heaps: dict[Hashable, list[tuple[int, float, int, _Entry[T]]]] = {}
+        self._lax: list[tuple[float, int, _Entry[T]]] = []  # under LLF those that are not late yet, of all tenants
         self._accounts: dict[Hashable, float] = {}
         self._entries: dict[T, _Entry[T]] = {}
         self._numbers = itertools.count()
@@ -102,9 +104,22 @@ class FairQueue(Generic[T]):
         heap = self._live(tenant)
         if not heap:
             self._join(tenant)
-        heapq.heappush(self._heaps[tenant], (1, key(request, self.config), entry.number, entry))
+        own = key(request, self.config)
+        heapq.heappush(self._heaps[tenant], (BY_KEY, own, entry.number, entry))
+        if self.config.order is Order.LLF:
+            heapq.heappush(self._lax, (own, entry.number, entry))
         self._entries[item] = entry
         self.tokens += request.tokens
+
+    def advance(self, now_s: float) -> None:
+        """Gives those that have become late, under LLF, their places before all that are not: the shortest first.
+
+        Without it the queue goes on as it stood. `now_s`: on the clock of the arrivals.
+        """
+        while self._lax and (self._lax[0][0] < now_s or not self._lax[0][2].waits):
+            _, number, entry = heapq.heappop(self._lax)
+            if entry.waits:
+                self._move(entry, LATE, entry.request.work_s, number)
 
     def peek(self) -> T | None:
         """Returns the request that is served next; None: nobody waits."""
@@ -115,7 +130,7 @@ class FairQueue(Generic[T]):
         """Returns the rank of the next request, to be compared with other queues of the same order; the smaller goes
         first."""
         heap = self._heaps.get(self._next_tenant())
-        return (2, 0.0) if heap is None else heap[0][:2]
+        return (NOBODY, 0.0) if heap is None else heap[0][:2]
 
     def pop(self) -> T | None:
         """Takes the next one out, and charges its tenant."""
@@ -147,17 +162,19 @@ class FairQueue(Generic[T]):
         """These go before all others of their tenants, in the order given; items that do not wait are passed over."""
         for place, item in enumerate(first):
             entry = self._entries.get(item)
-            if entry is None:
-                continue
-            entry.waits = False
-            moved = _Entry(item, entry.request, next(self._numbers))  # its old one may still be in the heap, as a tie
-            tenant = EVERYBODY if self._weights is None else entry.request.tenant
-            heapq.heappush(self._heaps[tenant], (0, float(place), moved.number, moved))
-            self._entries[item] = moved
+            if entry is not None:
+                self._move(entry, FIRST, float(place), next(self._numbers))  # its old one may be in the heap, as a tie
 
     def items(self) -> list[T]:
         """Returns all that wait, in no particular order."""
         return list(self._entries)
+
+    def _move(self, entry: _Entry[T], rank: int, at: float, number: int) -> None:
+        entry.waits = False
+        moved = _Entry(entry.item, entry.request, number)
+        tenant = EVERYBODY if self._weights is None else entry.request.tenant
+        heapq.heappush(self._heaps[tenant], (rank, at, number, moved))
+        self._entries[entry.item] = moved
 
     def _forget(self, entry: _Entry[T]) -> None:
         entry.waits = False

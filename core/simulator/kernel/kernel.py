@@ -140,6 +140,7 @@ INSTANCE = np.dtype(
         ("landed", np.int64),  # of those that wait: with their cache, to go on decoding
         ("queue_head", np.int64),
         ("queue_tail", np.int64),
+        ("first_lax", np.int64),  # under LLF: the first that waits with laxity left; before it come those that are late
         ("kv_used", np.int64),
         ("credit", np.float64),  # under routing by weights
         ("idle_since_s", np.float64),
@@ -393,27 +394,48 @@ def rank(s: FleetArrays, i: int, r: int) -> float:
 
 @compiled
 def rank_with(s: FleetArrays, i: int, r: int, to_prefill: int) -> float:
-    """Returns the rank of a request if so many tokens were left to prefill."""
+    """Returns the rank of a request if so many tokens were left to prefill; under LLF: when it has to begin."""
     order = s.eng[i].order
     if order == EDF:
         return float(s.req[r].due_s)
     if order == SJF:  # predicted - aging x wait
         return float(s.req[r].predicted + s.eng[i].aging * s.req[r].arrival_s)
-    left = max(1, s.req[r].predicted - s.req[r].generated)
-    work_s = left * s.eng[i].token_s + to_prefill * s.eng[i].prefill_token_s
+    work_s = left_s(s, i, r, to_prefill)
     return float(s.req[r].due_s - work_s) if order == LLF else work_s
 
 
 @compiled
-def rank_displaced(s: FleetArrays, i: int, r: int) -> float:
-    """Returns the rank of a running request once it has lost its cache: what it would be waiting with."""
-    return rank_with(s, i, r, to_compute(s, r) + int(s.req[r].computed - s.req[r].cached))
+def left_s(s: FleetArrays, i: int, r: int, to_prefill: int) -> float:
+    """Returns the estimated time of the rest of a request if so many tokens were left to prefill (T_remain)."""
+    left = max(1, s.req[r].predicted - s.req[r].generated)
+    return float(left * s.eng[i].token_s + to_prefill * s.eng[i].prefill_token_s)
 
 
 @compiled
-def comes_before(s: FleetArrays, i: int, a: int, b: int) -> bool:
-    """Says whether request `a` goes before `b` in the queue's order; of equals the smaller number does."""
-    first, second = rank(s, i, a), rank(s, i, b)
+def to_prefill_again(s: FleetArrays, r: int) -> int:
+    """Returns the tokens that a running request has to prefill once it has lost its cache."""
+    return int(to_compute(s, r) + s.req[r].computed - s.req[r].cached)
+
+
+@compiled
+def is_late(s: FleetArrays, i: int, r: int, now_s: float) -> bool:
+    """Says whether a request has less than no laxity: it cannot be in time any more (LLF)."""
+    return bool(s.eng[i].order == LLF and rank(s, i, r) + TIE_S < now_s)
+
+
+@compiled
+def comes_before(s: FleetArrays, i: int, a: int, b: int, now_s: float) -> bool:
+    """Says whether request `a` goes before `b` in the queue's order; of equals the smaller number does.
+
+    Laxity below 0 counts as 0 (`queueing`): those that are late come first, the shortest of them before all.
+    """
+    late = is_late(s, i, a, now_s)
+    if late != is_late(s, i, b, now_s):
+        return late
+    if late:
+        first, second = left_s(s, i, a, int(s.req[a].to_prefill)), left_s(s, i, b, int(s.req[b].to_prefill))
+    else:
+        first, second = rank(s, i, a), rank(s, i, b)
     return first < second or (first == second and bool(s.req[a].number < s.req[b].number))
 
 
@@ -424,25 +446,27 @@ def goes_on(s: FleetArrays, r: int) -> bool:
 
 
 @compiled
-def place_in_queue(s: FleetArrays, i: int, r: int) -> int:
+def place_in_queue(s: FleetArrays, i: int, r: int, now_s: float) -> int:
     """Returns the request behind which another comes in the queue; NONE: it is the next.
 
     Seeks from both ends at once.
     """
     front, back = int(s.eng[i].queue_head), int(s.eng[i].queue_tail)
     while back != NONE:
-        if not comes_before(s, i, r, back):
+        if not comes_before(s, i, r, back, now_s):
             return back
-        if comes_before(s, i, r, front):
+        if comes_before(s, i, r, front, now_s):
             return int(s.req[front].before)
         front, back = int(s.req[front].next), int(s.req[back].before)
     return NONE
 
 
 @compiled
-def put_in(s: FleetArrays, i: int, r: int, before: int) -> None:
+def put_in(s: FleetArrays, i: int, r: int, before: int, now_s: float) -> None:
     """Lets a request wait behind another, or as the next."""
     after = s.eng[i].queue_head if before == NONE else s.req[before].next
+    if s.eng[i].order == LLF and after == s.eng[i].first_lax and not is_late(s, i, r, now_s):
+        s.eng[i].first_lax = r
     link(s, i, before, r)
     link(s, i, r, after)
     s.eng[i].waiting += 1
@@ -453,9 +477,30 @@ def take_out(s: FleetArrays, i: int, r: int) -> None:
     """Removes a request from the queue."""
     if s.eng[i].landed > 0:
         s.eng[i].landed -= goes_on(s, r)
+    if s.eng[i].first_lax == r:
+        s.eng[i].first_lax = s.req[r].next
     link(s, i, s.req[r].before, s.req[r].next)
     s.req[r].before = NONE
     s.eng[i].waiting -= 1
+
+
+@compiled
+def let_late_ones_pass(s: FleetArrays, i: int, now_s: float) -> None:
+    """Gives requests that wait, and have become late, their places among those that are (LLF)."""
+    if s.eng[i].order != LLF:
+        return
+    r = int(s.eng[i].first_lax)
+    while r != NONE and is_late(s, i, r, now_s):
+        last, after = int(s.req[r].before), int(s.req[r].next)
+        before = last
+        while before != NONE and comes_before(s, i, r, before, now_s):
+            before = int(s.req[before].before)
+        if before != last:
+            link(s, i, last, after)
+            link(s, i, r, int(s.eng[i].queue_head if before == NONE else s.req[before].next))
+            link(s, i, before, r)
+        s.eng[i].first_lax = after
+        r = after
 
 
 @compiled
@@ -472,12 +517,12 @@ def link(s: FleetArrays, i: int, before: int, after: int) -> None:
 
 
 @compiled
-def last_running(s: FleetArrays, i: int) -> int:
+def last_running(s: FleetArrays, i: int, now_s: float) -> int:
     """Returns the place of who gives way first: the newest, or the last in an order that preempts."""
     place = s.eng[i].running - 1
     if s.eng[i].order != FCFS and s.eng[i].preempts_s > 0.0:
         for p in range(s.eng[i].running - 1):
-            if comes_before(s, i, s.active[i, place], s.active[i, p]):
+            if comes_before(s, i, s.active[i, place], s.active[i, p], now_s):
                 place = p
     return int(place)
 
@@ -499,17 +544,35 @@ def preempt(s: FleetArrays, i: int, place: int, now_s: float) -> bool:
     s.req[r].to_prefill = to_compute(s, r)
     s.req[r].chunk = 0
     s.req[r].preemptions += 1
-    put_in(s, i, r, NONE if s.eng[i].order == FCFS else place_in_queue(s, i, r))
+    put_in(s, i, r, NONE if s.eng[i].order == FCFS else place_in_queue(s, i, r, now_s), now_s)
     note(s, PREEMPTED, r, i, now_s)
     return bool(decoding)
+
+
+@compiled
+def would_give_way(s: FleetArrays, i: int, r: int, first: int, now_s: float) -> bool:
+    """Says whether a running request gives way to one that waits, which is ahead by more than the margin.
+
+    The running one's own work counts as it is then, with what it would compute again: else two might take the place
+    from each other for ever. Under LLF it must be able to afford it (`queueing.gives_way`).
+    """
+    again = to_prefill_again(s, r)
+    ahead, behind = rank(s, i, first), min(rank(s, i, r), rank_with(s, i, r, again))
+    if s.eng[i].order == LLF:
+        other_s = left_s(s, i, first, int(s.req[first].to_prefill))
+        own_s = left_s(s, i, r, int(s.req[r].to_prefill))
+        lost_s = max(0.0, left_s(s, i, r, again) - own_s)
+        if other_s + lost_s >= own_s:
+            return False
+        ahead = max(ahead, now_s) + other_s
+    return bool(ahead + s.eng[i].margin < behind)
 
 
 @compiled
 def give_way(s: FleetArrays, i: int, decodes: int, now_s: float) -> int:
     """Once in each stretch of `preempts_s`: running requests make room for waiting ones that come well before them.
 
-    They must do so with what their own work would cost again as well: under LLF that makes them urgent, and two might
-    take the place from each other for ever. So a place only ever goes to a smaller rank until a token is generated.
+    The last in the order go first, and nobody in vain: only if the next request then gets in.
 
     Returns how many decode after that.
     """
@@ -518,13 +581,20 @@ def give_way(s: FleetArrays, i: int, decodes: int, now_s: float) -> int:
         return decodes
     s.eng[i].looked = stretch
     while s.eng[i].waiting > 0 and s.eng[i].running > 0:
-        first, place = s.eng[i].queue_head, last_running(s, i)
+        first = s.eng[i].queue_head
         need = s.req[first].to_prefill + s.req[first].computed
+        free = s.eng[i].capacity - s.eng[i].kv_used - decodes
         seat = s.eng[i].running < s.eng[i].max_sequences
-        if seat and s.eng[i].kv_used + decodes + need <= s.eng[i].capacity:
+        if seat and need <= free:
             break
-        last = s.active[i, place]
-        if rank(s, i, first) + s.eng[i].margin >= min(rank(s, i, last), rank_displaced(s, i, last)):
+        place = NONE
+        for p in range(s.eng[i].running):
+            r = s.active[i, p]
+            if would_give_way(s, i, r, first, now_s):
+                free += s.req[r].kv + int(s.req[r].to_prefill == 0)
+                if place == NONE or comes_before(s, i, s.active[i, place], r, now_s):
+                    place = p
+        if place == NONE or need > free:
             break
         decodes -= preempt(s, i, place, now_s)
     return decodes
@@ -662,11 +732,12 @@ def begin(s: FleetArrays, i: int, now_s: float) -> None:
     for p in range(s.eng[i].running):
         if s.req[s.active[i, p]].to_prefill == 0:
             decodes += 1
+    let_late_ones_pass(s, i, now_s)
     if s.eng[i].preempts_s > 0.0:
         decodes = give_way(s, i, decodes, now_s)
     preempted = False
     while decodes > 0 and s.eng[i].kv_used + decodes > s.eng[i].capacity:
-        if preempt(s, i, last_running(s, i), now_s):
+        if preempt(s, i, last_running(s, i, now_s), now_s):
             decodes -= 1
         preempted = True
     s.eng[i].resumed = 0
@@ -717,6 +788,8 @@ def begin(s: FleetArrays, i: int, now_s: float) -> None:
     many_iterations(s, i, 1 if single else steps, decodes, context)
     if s.eng[i].preempts_s > 0.0 and s.eng[i].waiting > 0:  # look again with the first iteration of the next stretch
         cut(s, i, s.eng[i].preempts_s * (s.eng[i].looked + 1) - 2.0 * TIE_S)
+    if s.eng[i].first_lax != NONE:  # and when the next request becomes late
+        cut(s, i, rank(s, i, int(s.eng[i].first_lax)))
 
 
 @compiled
@@ -988,7 +1061,7 @@ def leave(s: FleetArrays, i: int, now_s: float) -> None:
         r = after
     s.counts[COUPLED] += count - 1
     s.eng[i].running = s.eng[i].waiting = s.eng[i].landed = s.eng[i].kv_used = s.eng[i].successors = s.eng[i].steps = 0
-    s.eng[i].queue_head = s.eng[i].queue_tail = NONE
+    s.eng[i].queue_head = s.eng[i].queue_tail = s.eng[i].first_lax = NONE
     s.eng[i].idle_since_s = now_s
     if now_s < s.eng[i].successors_ready_s:
         s.eng[i].state = STARTING
@@ -1311,14 +1384,15 @@ def enqueue(s: FleetArrays, r: int, i: int, now_s: float) -> None:
     landed = s.req[r].computed > s.req[r].cached
     before = int(s.eng[i].queue_tail)
     if s.eng[i].order != FCFS:
-        before = place_in_queue(s, i, r)
+        let_late_ones_pass(s, i, now_s)
+        before = place_in_queue(s, i, r, now_s)
     elif landed:
         before, after = NONE, int(s.eng[i].queue_head)
         while after != NONE and s.req[after].computed > s.req[after].cached:
             before, after = after, int(s.req[after].next)
     if landed:
         s.eng[i].landed += goes_on(s, r)
-    put_in(s, i, r, before)
+    put_in(s, i, r, before, now_s)
     s.eng[i].look_s = now_s
     # Behind one that cannot be admitted before the jump ends, nothing changes.
     if s.eng[i].steps == 0:
@@ -1326,6 +1400,8 @@ def enqueue(s: FleetArrays, r: int, i: int, now_s: float) -> None:
         begin(s, i, now_s)
     elif before == NONE or landed:
         cut(s, i, now_s)
+    elif s.eng[i].first_lax == r:
+        cut(s, i, rank(s, i, r))
 
 
 @compiled

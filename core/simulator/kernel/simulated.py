@@ -45,10 +45,10 @@ class Scheduling:
     """An instance's rules for its queue's order, for who may have to give way, and for how long an iteration may be.
 
     `order`: fcfs | sjf (predicted output tokens, less `aging` tokens for each second of waiting) | srtf (least work
-    left) | edf (`due_s`) | llf (`due_s` less the work left). Work is estimated with `token_s` for each predicted output
-    token to come and `prefill_token_s` for each token to prefill. With `preempts_s` above 0, once in each stretch of so
-    many seconds running requests that come later than waiting ones, by more than `margin`, give way and are computed
-    again.
+    left) | edf (`due_s`) | llf (`due_s` less the work left; of those that are late by that, the least work left). Work
+    is estimated with `token_s` for each predicted output token to come and `prefill_token_s` for each token to prefill.
+    With `preempts_s` above 0, once in each stretch of so many seconds running requests that come later than waiting
+    ones, by more than `margin`, give way and are computed again; under llf only those that can afford it.
     `itl_limit_s`: iterations with decodes take no more prefill tokens than keeps them within it (DynaServe).
     `chunk_tokens`: an iteration takes no more tokens of one prompt, so that short ones need not wait for a long one
     to be done (vLLM's long_prefill_token_threshold); 0: as many as it has room for.

@@ -87,7 +87,7 @@ def _instance_rows(specs: Sequence[InstanceSpec], costs: Floats) -> NDArray[np.v
     rows["order"] = [ORDERS.index(spec.scheduling.order) for spec in specs]
     for name in ("aging", "token_s", "prefill_token_s", "preempts_s", "margin", "itl_limit_s"):
         rows[name] = [getattr(spec.scheduling, name) for spec in specs]
-    rows["queue_head"] = rows["queue_tail"] = kernel.NONE
+    rows["queue_head"] = rows["queue_tail"] = rows["first_lax"] = kernel.NONE
     for row, spec, cost in zip(rows, specs, costs, strict=True):
         if spec.pacing is not None:
             row["floor_mhz"], row["step_mhz"] = spec.pacing.floor_mhz, spec.pacing.step_mhz
@@ -225,7 +225,7 @@ class CompiledWorld:
             window[name] = moved[window[name]]
         for i, running in enumerate(s.eng["running"].tolist()):
             s.active[i, :running] = moved[s.active[i, :running]]
-        for name in ("queue_head", "queue_tail"):
+        for name in ("queue_head", "queue_tail", "first_lax"):
             s.eng[name] = moved[s.eng[name]]
         for name in ("unplaced_head", "unplaced_tail"):
             s.pool[name] = moved[s.pool[name]]

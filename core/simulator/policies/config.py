@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from core.algorithms.clock.busy_thresholds import ThresholdClockConfig
 from core.algorithms.clock.miad import MiadConfig
 from core.algorithms.clock.primal_dual import PrimalDualConfig
+from core.algorithms.queue.queueing import WINDOW_FACTOR
 from core.controllers.fleet.scale_threshold import ScaleThresholdConfig
 from core.controllers.fleet.shard_threshold import ShardThresholdConfig
 from core.engine.engine_model import GPUS
@@ -115,7 +116,7 @@ class FreeshConfig:
     moves GPUs between the pools of a site. `clock`: the rule; None: it does not run. `ttft_share`, `tpot_share`: of a
     class's limits, at which the clock goes up.
     `order`: of every instance's queue; but for fcfs, running requests may have to give way each `preempts_s` (0: never)
-    to waiting ones that are ahead by `margin_s`.
+    to waiting ones that are ahead by `margin_s`. `window_factor`: over what a request takes alone, when it is due.
 
     min_energy is the same with energy for its objective. freesh_baseline is the paper's Baseline (section 4.1): no
     classifier, so the partition with the fewest classes, and no knob: the fleet of the first moment, at its top clock,
@@ -146,6 +147,7 @@ class FreeshConfig:
     order: str = "llf"
     preempts_s: float = 1.0
     margin_s: float = 1.0
+    window_factor: float = WINDOW_FACTOR
     time_limit_s: float = 20.0
     starting: Starting = field(default_factory=Starting)
     change: ChangeKind = ChangeKind.RESTART
@@ -200,6 +202,7 @@ def freesh_of(policy: Policy) -> FreeshConfig:
         order=knobs.order,
         preempts_s=knobs.preempts_s,
         margin_s=policy.tuning.queue.margin_s,
+        window_factor=policy.tuning.queue.window_factor,
         time_limit_s=eq1.time_limit_s,
         starting=starting_of(policy),
         change=change_of(policy),

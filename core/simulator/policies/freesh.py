@@ -78,7 +78,7 @@ class Freesh:
     """State of all loops of the policy, and their epochs."""
 
     def __init__(self, config: FreeshConfig, world: World) -> None:
-        world = replace(world, templates=tuple(_scheduled(spec, config) for spec in world.templates))
+        world = replace(world, templates=tuple(scheduled(spec, config) for spec in world.templates))
         self.config, self.world = config, world
         known = sorted({partition.name for info in world.services for partition in info.partitions})
         if config.partition is not None and config.partition not in known:
@@ -407,7 +407,7 @@ class Freesh:
         }
 
 
-def _scheduled(spec: InstanceSpec, config: FreeshConfig) -> InstanceSpec:
+def scheduled(spec: InstanceSpec, config: FreeshConfig) -> InstanceSpec:
     """Returns the template with the policy's order of its queue."""
     token_s, prefill_token_s = token_times_s(spec)
     return replace(

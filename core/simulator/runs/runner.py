@@ -25,7 +25,7 @@ from core.simulator.kernel.driver import MACRO, Stepping, simulate
 from core.simulator.kernel.outcome import Floats, Ints, Outcome, Sink
 from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, Load, load
 from core.simulator.kernel.worlds import cost_row
-from core.simulator.policies import PolicyConfig, StaticConfig
+from core.simulator.policies import FreeshConfig, PolicyConfig, StaticConfig
 from core.simulator.policies.dynamollm.config import DynamollmConfig
 from core.simulator.scenario.layout import Layout, Traffic, check_load, dynamic_fleet, limits_of, static_fleet
 from core.simulator.scenario.scenario import Scenario, Service, policy_of
@@ -109,6 +109,7 @@ class Loader:
         self._reference = reference
         self._costs = [cost_row(spec) for spec in reference]
         self._limits = _limits_by_class(scenario)
+        self._window_factor = _window_factor(scenario)
 
     def load(self, block: Arrivals) -> Load:
         parts = [self._part(n, service, block) for n, service in enumerate(self._services)]
@@ -141,7 +142,7 @@ class Loader:
 
         lat_s = alone_s(output)
         predicted_cell = cells.of_lengths(prompt, predicted)
-        due_s = at_s + WINDOW_FACTOR * (lat_s if predicted is output else alone_s(predicted))
+        due_s = at_s + self._window_factor * (lat_s if predicted is output else alone_s(predicted))
         for k, limits in self._limits[n]:
             own = self._class_of_cell[n][predicted_cell] == k
             by_limits_s = due_by_limits(at_s[own], predicted[own].astype(np.float64), limits)
@@ -157,6 +158,14 @@ class Loader:
             service=np.full(at_s.size, n, np.int64),
             tenant=block.tenant[mine],
         )
+
+
+def _window_factor(scenario: Scenario) -> float:
+    """Returns alpha_LLF of the policy's queues. The window in which tokens count as timely stays the paper's."""
+    config = scenario.policy
+    if isinstance(config, StaticConfig):
+        return config.policy.tuning.queue.window_factor
+    return config.window_factor if isinstance(config, FreeshConfig) else WINDOW_FACTOR
 
 
 def _limits_by_class(scenario: Scenario) -> list[list[tuple[int, Limits]]]:

@@ -16,7 +16,8 @@ from core.ports import EngineLimits, PermanentError, RetryableError
 
 TIMEOUT_S = 1.0
 LONGEST_ANSWER = 65_536
-_OWN = ("itl_limit_s", "chunk_tokens", "preempts_s", "margin_s")  # settings that no argument of vLLM's is for
+# Settings that no argument of vLLM's is for.
+_OWN = ("itl_limit_s", "chunk_tokens", "preempts_s", "margin_s", "window_factor")
 
 
 def import_root(folder: Path) -> Path:

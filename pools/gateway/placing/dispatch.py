@@ -236,6 +236,8 @@ class Dispatcher:
 
     def _serve(self, service: Service, queues: list[ClassQueue]) -> None:
         """Whoever is most urgent of all classes goes first; a class whose next one cannot go holds up no other."""
+        for queue in queues:
+            queue.waiters.advance(time.time())
         while queues:
             queue = min(queues, key=lambda own: own.waiters.urgency())
             waiter = queue.waiters.peek()
@@ -323,7 +325,7 @@ class Dispatcher:
             call.prompt_tokens or 0,
             call.predicted_tokens or 1,
             work_s,
-            due_s(arrival_s, work_s) if due_at_s is None else float(due_at_s),
+            due_s(arrival_s, work_s, config) if due_at_s is None else float(due_at_s),
             call.key.tenant,
             head_start_s,
         )
@@ -341,14 +343,13 @@ class Dispatcher:
         if config.order is Order.LLF:
             alone = self._router.alone(service, self.request_of(service, call))
             if alone is not None:
-                due_s = row.due_s - row.head_start_s
-                call.engine_work = EngineWork(due_s, row.work_s, alone[0], row.predicted_tokens)
+                call.engine_work = EngineWork(row.due_s, row.work_s, alone[0], row.predicted_tokens)
 
     def _order_config(self, service: Service) -> OrderConfig:
-        policy = service.policy
+        policy, aging = service.policy, service.policy.aging_tokens_per_s
         if policy.aging_measured:
-            return OrderConfig(Order(policy.order), self._aging.tokens_per_s(service, time.monotonic()))
-        return OrderConfig(Order(policy.order), policy.aging_tokens_per_s)
+            aging = self._aging.tokens_per_s(service, time.monotonic())
+        return OrderConfig(Order(policy.order), aging, policy.tuning.queue_window_factor)
 
     def _check_bounds(self, service: Service, queue: ClassQueue, row: Waiting) -> None:
         policy, waiters = service.policy, queue.waiters

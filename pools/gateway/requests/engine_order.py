@@ -2,7 +2,8 @@
 
 vLLM takes a `priority`. One that runs GreenServe's scheduler (docs/plugin.md) says so in its agent's report
 (`InstanceState.laxity`), and gets more, so that it can order by laxity as the request goes on: `vllm_xargs` with
-`slo_s`, `lat_s`, `ttft_s` and `predicted_tokens`. No other engine sees these.
+`slo_s`, `lat_s`, `ttft_s` and `predicted_tokens`. No other engine sees these. A client's own such fields go nowhere:
+how urgent a request is, its laxity says, not its client.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+HINTS = ("slo_s", "lat_s", "ttft_s", "predicted_tokens")
 _XARGS = b'"vllm_xargs"'
 
 
@@ -36,14 +38,14 @@ def engine_body(body: bytes, priority: int | None, work: EngineWork | None, laxi
     """Returns a relayed body with what its engine is to know. `laxity`: whether it runs GreenServe's scheduler."""
     if priority is not None:
         body = _with(body, b'"priority":%d' % priority)
-    if work is None or not laxity:
-        return body
-    hints = work.hints(now_s)
+    hints = work.hints(now_s) if work is not None and laxity else {}
     if _XARGS not in body:
-        return _with(body, _XARGS + b":" + msgspec.json.encode(hints))
+        return _with(body, _XARGS + b":" + msgspec.json.encode(hints)) if hints else body
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])  # the client has some of its own
     own = msgspec.json.decode(fields.get("vllm_xargs", b"null"))
-    merged: dict[str, Any] = {**own, **hints} if isinstance(own, dict) else hints
+    if not isinstance(own, dict):
+        own = {}
+    merged: dict[str, Any] = {name: value for name, value in own.items() if name not in HINTS} | hints
     fields["vllm_xargs"] = msgspec.Raw(msgspec.json.encode(merged))
     return msgspec.json.encode(fields)
 

@@ -118,7 +118,7 @@ def _desired(limits: wire.LatencyLimits) -> wire.DesiredNode:
         limits=limits,
         decision_id=17,
         options=EngineOptions("priority", True),
-        engine_limits=EngineLimits(1_024, 128, 0.1, 512, 2.0, 0.5),
+        engine_limits=EngineLimits(1_024, 128, 0.1, 512, 2.0, 0.5, 1.6),
         shadow_of=OTHER,
         clock=clock,
         launch=launch,
@@ -151,7 +151,7 @@ def _agent() -> wire.AgentState:
         tpot_s=0.052,
         detail="weights are loaded",
         progress=0.75,
-        engine_limits=EngineLimits(1_024, 128, 0.1, 512, 2.0, 0.5),
+        engine_limits=EngineLimits(1_024, 128, 0.1, 512, 2.0, 0.5, 1.6),
         shadow_of=OTHER,
         laxity=True,
         kv_connector="NixlConnector",
@@ -191,7 +191,7 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
         emergencies_up_to="resteer",
         split="any",
         tuning=wire.RequestTuning(
-            False, 3, 10, 0.01, 3, 0.4, 2.0, 0.2, 2048, 0.15, "trees", 0.2, LadderTuning(calm_s=9.0), 60.0
+            False, 3, 10, 0.01, 3, 0.4, 2.0, 0.2, 2048, 0.15, "trees", 0.2, LadderTuning(calm_s=9.0), 60.0, 1.6
         ),
         plan_ttft_share=0.45,
         plan_tpot_share=0.9,

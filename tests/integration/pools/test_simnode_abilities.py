@@ -230,7 +230,7 @@ async def test_urgent_request_preempts_when_the_engine_is_full(node: Node) -> No
 async def test_limits_are_in_force_at_once_and_reported_when_they_are_set(node: Node) -> None:
     url = await node.start("a", 0)
     status, limits = await node.call("POST", "/instances/a/limits", {"max_num_batched_tokens": 100})
-    unchanged = {"chunk_tokens": 0, "preempts_s": 0.0, "margin_s": 1.0}
+    unchanged = {"chunk_tokens": 0, "preempts_s": 0.0, "margin_s": 1.0, "window_factor": 1.4}
     expected = {"max_num_batched_tokens": 100, "max_num_seqs": 256, "itl_limit_s": None, **unchanged}
     assert (status, limits) == (200, expected)
     await node.complete(url, prompt=[1] * 1000, max_tokens=1)

@@ -76,6 +76,7 @@ def test_settings_are_shown_and_changed_when_asked(path: Path, control: Schedule
         (b'{"op":"set","chunk_tokens":1.5}', "chunk_tokens is a whole number from 0"),
         (b'{"op":"set","preempts_s":-1}', "preempts_s is a number of seconds from 0"),
         (b'{"op":"set","margin_s":-1}', "margin_s is a number of seconds from 0"),
+        (b'{"op":"set","window_factor":0.9}', "window_factor is a number from 1, not 0.9"),
         (b'{"op":"set","margin_s":null}', "margin_s is a number of seconds from 0"),
         (b'{"op":"set","speed":1}', "speed is no setting: they are order,"),
         (b'{"op":"set","itl_limit_s":0.1,"order":1}', "order is one of"),

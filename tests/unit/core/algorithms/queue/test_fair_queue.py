@@ -26,7 +26,9 @@ def prompt_of(tokens):
 
 def waiting(arrival_s, tokens, tenant=None, head_start_s=0.0):
     work_s = tokens * PACE.tpot_s + PACE.ttft_s
-    return Waiting(arrival_s, prompt_of(tokens), tokens, work_s, due_s(arrival_s, work_s), tenant, head_start_s)
+    return Waiting(
+        arrival_s, prompt_of(tokens), tokens, work_s, due_s(arrival_s, work_s, OrderConfig()), tenant, head_start_s
+    )
 
 
 def columns(rows):
@@ -35,8 +37,10 @@ def columns(rows):
     return queue_orders.Requests.arrived(arrival_s, tokens, PACE, prompts)
 
 
-def drained(queue):
+def drained(queue, now_s=None):
     found = []
+    if now_s is not None:
+        queue.advance(now_s)
     while (item := queue.pop()) is not None:
         found.append(item)
     return found
@@ -53,6 +57,46 @@ def test_line_is_served_in_the_order_of_all_rows_when_all_wait(rows, config):
     assert queue.peek() == queue_orders.ordered(columns(rows), PACE, config)[0]
     assert drained(queue) == queue_orders.ordered(columns(rows), PACE, config).tolist()
     assert (len(queue), queue.tokens, queue.peek()) == (0, 0, None)
+
+
+@settings(deadline=None)
+@given(ROWS, CONFIGS, st.lists(st.floats(0.0, 200.0), min_size=1, max_size=5).map(sorted))
+def test_line_is_that_of_all_rows_at_each_moment_when_some_become_late(rows, config, moments):
+    rows = sorted(rows)
+    queue, left = FairQueue(config), list(range(len(rows)))
+    for n, (quarters, tokens, _) in enumerate(rows):
+        queue.push(n, waiting(quarters / 4.0, tokens))
+    for now_s in moments:
+        own = columns([rows[n] for n in left])
+        order = [left[n] for n in queue_orders.ordered(own, PACE, config, now_s)]
+        queue.advance(now_s)
+        assert queue.peek() == (order[0] if order else None)
+        if order:
+            assert queue.pop() == order[0]
+            left.remove(order[0])
+    order = [left[n] for n in queue_orders.ordered(columns([rows[n] for n in left]), PACE, config, moments[-1])]
+    assert drained(queue) == order
+
+
+def test_shortest_goes_first_when_all_are_late_and_urgency_says_so():
+    queue = FairQueue(OrderConfig(Order.LLF))
+    for n, tokens in enumerate((500, 100, 300)):
+        queue.push(n, waiting(0.0, tokens))
+    assert queue.urgency() == (2, key(waiting(0.0, 100), queue.config))
+    assert drained(queue, 1000.0) == [1, 2, 0]
+    queue.push("late", waiting(0.0, 500))
+    queue.push("in time", waiting(990.0, 500))
+    queue.advance(1000.0)
+    assert queue.urgency() == (1, pytest.approx(25.5))  # before other queues' that can be in time
+    assert not queue.remove(0)
+    assert drained(queue) == ["late", "in time"]
+
+
+def test_window_is_as_long_as_the_order_says_and_never_shorter_than_the_request():
+    wide = OrderConfig(Order.LLF, window_factor=3.0)
+    assert due_s(10.0, 4.0, wide) == 22.0
+    with pytest.raises(ValueError, match="window_factor from 1"):
+        OrderConfig(window_factor=0.9)
 
 
 @settings(deadline=None)
@@ -149,6 +193,9 @@ def test_head_start_counts_as_time_when_given(aging_tokens_per_s):
     for order in Order:
         config = OrderConfig(order, aging_tokens_per_s=aging_tokens_per_s)
         plain, ahead = waiting(5.0, 100), waiting(5.0, 100, head_start_s=10.0)
+        if order is Order.LLF:  # how urgent it is, its laxity says, not its client
+            assert key(ahead, config) == key(plain, config)
+            continue
         assert key(ahead, config) < key(plain, config)
         assert priority(ahead, config) < priority(plain, config)
 

@@ -24,7 +24,7 @@ def test_limits_are_set_up_to_what_the_engine_was_started_with(tmp_path: Path) -
     try:
         engine = VllmScheduler(tmp_path / "s")
         assert engine.limits() == EngineLimits(1024, 64, None, preempts_s=1.0)
-        own = {"chunk_tokens": 256, "preempts_s": 2.0, "margin_s": 0.5}
+        own = {"chunk_tokens": 256, "preempts_s": 2.0, "margin_s": 0.5, "window_factor": 1.6}
         assert engine.tune(EngineLimits(2048, 32, 0.05, **own)) == EngineLimits(1024, 32, 0.05, **own)
         assert engine.tune(EngineLimits()) == engine.limits() == EngineLimits(1024, 64, None)
         engine.order(by_laxity=True)
@@ -67,7 +67,7 @@ def test_answer_that_is_none_is_an_error(tmp_path: Path, says: bytes, raises: ty
 def test_vllm_is_given_the_plug_in_and_nothing_else_to_import(tmp_path: Path) -> None:
     found = vllm_control.environment(tmp_path, tmp_path / "s", True, EngineLimits(itl_limit_s=0.05))
     assert vllm_control.environment(tmp_path, tmp_path / "s", True, EngineLimits(itl_limit_s=0.05)) == found
-    own = {"chunk_tokens": 0, "preempts_s": 0.0, "margin_s": 1.0}
+    own = {"chunk_tokens": 0, "preempts_s": 0.0, "margin_s": 1.0, "window_factor": 1.4}
     assert json.loads(found["GREENSERVE_SCHEDULER"]) == {"order": "llf", "itl_limit_s": 0.05, **own}
     script = (
         "import pools.vllm_scheduler.control_socket as c, pools.vllm_scheduler.order, pools.vllm_scheduler.step_times; "

@@ -80,6 +80,13 @@ async def test_hints_of_the_client_move_its_request_when_it_waits(start: Start) 
     assert all("priority" not in r.body and "service_tier" not in r.body for r in bench.engine.received)
 
 
+async def test_client_cannot_make_its_request_urgent_when_laxity_is_the_order(start: Start) -> None:
+    bench = await bench_with(start, order="llf")
+    flex = {"priority": 10, "service_tier": "flex", **SHORT}
+    order = await in_order(bench, flex, SHORT, {"priority": -10, "service_tier": "priority", **SHORT})
+    assert order == [1, 2, 3]
+
+
 async def test_tenants_share_when_weights_are_given(start: Start) -> None:
     bench = await bench_with(start, tenant_weights={})
     acme, birch = {}, {"secret": OTHER_SECRET}

@@ -29,5 +29,13 @@ def test_hints_join_those_of_the_client_and_win_over_them(own: str, kept: dict[s
     assert json.loads(engine_body(body, None, WORK, True, 1002.0))["vllm_xargs"] == {**kept, **HINTS}
 
 
+@pytest.mark.parametrize(("work", "laxity"), [(None, True), (WORK, False), (None, False)])
+def test_client_cannot_make_its_request_urgent_when_the_gateway_gives_no_hints(
+    work: EngineWork | None, laxity: bool
+) -> None:
+    body = b'{"model":"m","vllm_xargs":{"a":1,"slo_s":-99,"lat_s":0.1,"ttft_s":0,"predicted_tokens":1}}'
+    assert json.loads(engine_body(body, None, work, laxity, 0.0)) == {"model": "m", "vllm_xargs": {"a": 1}}
+
+
 def test_request_that_is_late_already_is_due_before_it_comes() -> None:
     assert WORK.hints(1015.0)["slo_s"] == -5.0
