@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from core.algorithms.clock.slack_miad import SlackConfig, agreed, next_clock_mhz, wanted
-from core.algorithms.split.batch_composition import BatchLimits, compose, modelled_table
 from core.algorithms.split.request_mix import RequestMix
 from core.algorithms.split.split_point import Backlog, PassCosts, SplitConfig, pass_costs
+from core.algorithms.split.step_times import StepLoad, StepTimes, pairs
 from core.engine.engine_model import engine_model
 from core.observations.request.split_given import Looks, place
 
@@ -76,20 +76,24 @@ def miad(devices: int = 1000, each: int = 2, repeats: int = 300) -> dict[str, fl
 
 
 def batch(repeats: int = 1000) -> tuple[dict[str, float], dict[str, float]]:
-    """Composing a batch of 128 decodes, and learning from it."""
-    rng = np.random.default_rng(3)
-    table = modelled_table(engine_model("Qwen2.5-14B", "A100-80GB", 1), MHZ, 8192)
-    limits = BatchLimits(0.1, 8192)
+    """What the plug-in takes of a step of 128 decodes: the budget of prompt tokens, and learning from the last step."""
+    rng, times = np.random.default_rng(3), StepTimes()
 
-    def composing() -> Callable[[], Any]:
-        contexts = rng.integers(100, 2000, 128).tolist()
-        return lambda: compose(contexts, [900, 4000], table, limits)
+    def load() -> StepLoad:
+        prompt = int(rng.integers(0, 2000))
+        return StepLoad(prompt, pairs(prompt, 0), 128, int(rng.integers(12_800, 256_000)))
 
     def learning() -> Callable[[], Any]:
-        measured_s = float(rng.uniform(0.05, 0.1))
-        return lambda: table.learned(512, 1000, 128, measured_s)
+        own = load()
+        took_s = 0.017 + 8.3e-5 * own.prompt_tokens + 1e-7 * own.context_tokens + float(rng.uniform(0.0, 0.002))
+        return lambda: times.observe(own, took_s)
 
-    return timed(composing, repeats), timed(learning, repeats)
+    def composing() -> Callable[[], Any]:
+        context = int(rng.integers(12_800, 256_000))
+        return lambda: times.prompt_budget(128, context, 0, 0.1, 8192)
+
+    learned = timed(learning, repeats)
+    return timed(composing, repeats), learned
 
 
 def timings() -> dict[str, dict[str, float]]:

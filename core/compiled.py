@@ -25,7 +25,8 @@ FOLDER = Path(".cache/greenserve/compiled")
 OURS = Path(__file__).resolve().parent  # the package
 _SETTINGS: Any = config
 _WIDE: Callable[[Any], Any] = types.unliteral
-_MARK = "from core.compiled import compiled\n"
+# Of files with compiled functions, and of plain ones whose functions other files compile.
+_MARKS = ("from core.compiled import compiled\n", "Compiled where it is imported: see core.compiled.")
 _IMPORTED = re.compile(r"^from (core\.[\w.]+) import ", re.MULTILINE)
 
 
@@ -36,7 +37,7 @@ def sources(path: Path) -> list[Path]:
     for one in found:
         for name in _imported(one.read_text()):
             other = OURS.parent / Path(*name.split(".")).with_suffix(".py")
-            if other not in found and other.is_file() and _MARK in other.read_text():
+            if other not in found and other.is_file() and any(mark in other.read_text() for mark in _MARKS):
                 found.append(other)
     return found
 

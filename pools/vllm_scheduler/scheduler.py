@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import time
+from bisect import bisect_right
 from collections import deque
 from typing import Any
 
@@ -22,11 +23,12 @@ from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy, cre
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
+from core.algorithms.split.step_times import StepLoad, StepTimes, pairs
+
 from . import SETTINGS_VARIABLE, SOCKET_VARIABLE, require
 from .control_socket import ControlSocket, SchedulerControl
 from .order import Head, LaxityQueue, Seat, Work, displaced, work_of
 from .scheduler_settings import Most, Settings, changed
-from .step_times import StepLoad, StepTimes, pairs
 
 # Under vLLM's own name, which it has set up to be seen.
 log = logging.getLogger("vllm.greenserve")
@@ -252,6 +254,7 @@ class GreenServeScheduler(Scheduler):
             "margin": steps.margin,
             "itl_p50_s": gaps_s[last // 2] if gaps_s else None,  # since the settings were changed
             "itl_p99_s": gaps_s[round(0.99 * last)] if gaps_s else None,
+            "itl_within": self._within(gaps_s),
             "token_budget": self.max_num_scheduled_tokens,
             "cut": self._cut,  # steps whose budget the ITL limit made smaller
             "displaced": self._displaced,
@@ -259,6 +262,11 @@ class GreenServeScheduler(Scheduler):
             "running": len(self.running),
             "waiting": len(self.waiting) + len(self.kv_holding_waiting),
         }
+
+    def _within(self, gaps_s: list[float]) -> float | None:
+        """Returns the share of sorted gaps that kept the limit; None: there is no limit, or no gap."""
+        limit_s = self._settings.itl_limit_s
+        return None if limit_s is None or not gaps_s else bisect_right(gaps_s, limit_s) / len(gaps_s)
 
 
 class GreenServeAsyncScheduler(GreenServeScheduler, AsyncScheduler):

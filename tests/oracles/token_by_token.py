@@ -28,6 +28,8 @@ from typing import Any
 
 import numpy as np
 
+from core.algorithms.split.step_fit import fit_of
+from core.algorithms.split.step_times import prompt_tokens_within
 from core.engine.engine_model import EngineModel
 from core.engine.iteration import Iteration
 from core.simulator.kernel import kernel
@@ -45,7 +47,7 @@ from core.simulator.kernel.driver import Stepping
 from core.simulator.kernel.kernel import ADMITTED, FINISHED, FIRST_TOKEN, HANDED_OVER, NONE, PREEMPTED, TIE_S
 from core.simulator.kernel.outcome import Floats, Ints, Outcome, Sink
 from core.simulator.kernel.simulated import FixedCosts, FleetSpec, InstanceSpec, Load
-from core.simulator.kernel.worlds import KNOWN, lined_up, request_rows
+from core.simulator.kernel.worlds import KNOWN, cost_row, lined_up, request_rows
 
 _GIVEN = ("number", "arrival_s", "prompt", "output", "cached", "deadline_s", "due_s", "predicted")
 
@@ -359,12 +361,14 @@ class ReferenceInstance:
         if not limit_s or not decodes or not under_way or budget <= 0:
             return budget
         context, cached = float(sum(request.kv for request in decodes)), under_way[0].computed
-        low, high = 0, budget + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            whole = iteration(self.spec.engine_costs, self.mhz, [(middle, cached)], len(decodes), context)
-            low, high = (middle, high) if whole.t_s <= limit_s else (low, middle)
-        return low
+        *costs, margin, _ = self._fit().tolist()
+        return prompt_tokens_within(costs, len(decodes), context, cached, limit_s / (1.0 + margin), budget)
+
+    def _fit(self) -> Floats:
+        """Returns the fit of step times at its clock."""
+        spec = self.spec
+        bounds = spec.tokens_per_iteration, spec.max_sequences, spec.kv_capacity
+        return fit_of(cost_row(spec), self.mhz, *bounds)
 
     def leave(self, now_s: float) -> None:
         """Everything goes to the successors by turns, the running ones first."""

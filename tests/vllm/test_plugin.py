@@ -29,6 +29,7 @@ from .server import ENVIRONMENT, PYTHON, VllmServer
 SEATS = 4
 TRIES = 3
 TOKENS = 2048
+WITHIN = 0.95  # share of the gaps between tokens that keep a limit
 LIMITS = EngineLimits(TOKENS, SEATS, preempts_s=0.001, margin_s=0.1)
 
 
@@ -177,11 +178,12 @@ async def test_tokens_keep_coming_when_prompts_would_hold_them_up(engine: Tuned,
         for name, found, rps in (("no limit", free, free_rps), (f"limit {limit_s * 1e3:.1f} ms", held, held_rps)):
             p50_s, p99_s = found["itl_p50_s"], found["itl_p99_s"]
             print(f"ITL, {name}: p50 {p50_s * 1e3:.1f} ms, p99 {p99_s * 1e3:.1f} ms, {rps:.1f} prompts/s")
-        print(f"margin {held['margin']:.2f}, budget cut in {held['cut'] - free['cut']} steps")
+        cut, within = held["cut"] - free["cut"], held["itl_within"]
+        print(f"margin {held['margin']:.2f}, budget cut in {cut} steps, {within:.1%} of the gaps within the limit")
         assert held_rps > 0.0
-        if held["cut"] > free["cut"] and held["itl_p99_s"] < free["itl_p99_s"]:
+        if cut > 0 and within >= WITHIN and held["itl_p99_s"] < free["itl_p99_s"]:
             return
-    pytest.fail("the limit changes nothing")
+    pytest.fail(f"the limit is kept by less than {WITHIN:.0%} of the gaps, or changes nothing")
 
 
 async def test_nothing_is_lost_when_it_is_switched_under_load(engine: Tuned, http: aiohttp.ClientSession) -> None:

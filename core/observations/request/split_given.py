@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from core.algorithms.split.batch_composition import LatencyTable, modelled_table
+from core.algorithms.split import step_fit
 from core.algorithms.split.request_mix import RequestMix
 from core.algorithms.split.split_point import (
     WHOLE,
@@ -27,8 +27,10 @@ from core.algorithms.split.split_point import (
 )
 from core.algorithms.split.sustained_rates import Steady, pass_s
 from core.algorithms.split.virtual_passes import KV_CAPACITY, TOKEN_BUDGET
+from core.engine.compiled_model import model_row
 from core.engine.engine_model import EngineModel
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Row = tuple[int, int, int]  # tokens to prefill, decode passes after them, tokens in the cache
 T = TypeVar("T")
@@ -45,7 +47,7 @@ class EnginePasses:
     def __init__(self, model: EngineModel, token_budget: int, max_sequences: int, itl_s: float) -> None:
         self._model, self._budget, self._most, self._itl_s = model, token_budget, max_sequences, itl_s
         self._costs: dict[tuple[float, int], PassCosts] = {}
-        self._tables: dict[float, LatencyTable] = {}
+        self._fits: dict[float, Floats] = {}
 
     def costs(self, mhz: float, contexts: Ints) -> PassCosts:
         """Returns the costs of a pass beside decodes with these tokens in the cache, of shape (decodes,).
@@ -56,7 +58,7 @@ class EnginePasses:
         budget = self._budget
         if self._itl_s > 0.0 and contexts.size:
             n = contexts.size
-            room = self._table(mhz).prefill_budget(int(contexts.sum()) / n, n, self._itl_s, budget - n)
+            room = step_fit.prompt_budget(self._fit(mhz), n, int(contexts.sum()), 0, self._itl_s, budget - n)
             budget = min(budget, max(_BUDGET_STEP, (n + room) // _BUDGET_STEP * _BUDGET_STEP))
         found = self._costs.get((mhz, budget))
         if found is None:
@@ -68,7 +70,8 @@ class EnginePasses:
 
         `scale`: measured over predicted time of its passes.
         """
-        return Steady(pass_costs(self._model, mhz, self._budget, self._most).values, self._itl_s, float(scale))
+        limit_s = self._itl_s / (1.0 + float(self._fit(mhz)[step_fit.MARGIN])) if self._itl_s > 0.0 else 0.0
+        return Steady(pass_costs(self._model, mhz, self._budget, self._most).values, limit_s, float(scale))
 
     def mean_pass_s(self, mhz: float, kv_usage: float, decodes: int, prompt_tokens: float, prompt: float) -> float:
         """Predicts the passes of an engine whose cache is full to a share: so many decodes, and prompt tokens on the
@@ -77,10 +80,11 @@ class EnginePasses:
         context, chunk = kv_usage * float(costs[KV_CAPACITY]) / decodes, min(prompt_tokens, float(costs[TOKEN_BUDGET]))
         return float(pass_s(costs, max(1, round(prompt)), 0, chunk, float(decodes), context))
 
-    def _table(self, mhz: float) -> LatencyTable:
-        if mhz not in self._tables:
-            self._tables[mhz] = modelled_table(self._model, mhz, self._budget, max_sequences=self._most)
-        return self._tables[mhz]
+    def _fit(self, mhz: float) -> Floats:
+        if mhz not in self._fits:
+            room = int(self._model.kv_capacity_tokens)
+            self._fits[mhz] = step_fit.fit_of(model_row(self._model), mhz, self._budget, self._most, room)
+        return self._fits[mhz]
 
 
 @lru_cache(maxsize=64)

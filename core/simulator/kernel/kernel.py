@@ -34,6 +34,7 @@ from core.algorithms.clock.deadline_clock import (
     left_of_limits,
     lowest_mhz,
 )
+from core.algorithms.split.step_fit import MHZ, fit_of, prompt_budget
 from core.compiled import compiled
 from core.engine.compiled_model import idle_watts, iteration
 
@@ -210,6 +211,7 @@ class FleetArrays(NamedTuple):
     """
 
     cost: Floats  # (I, COSTS)
+    fit: Floats  # (I, FIT): step times that batches with a limit are composed by, at the clock that they were last at
     req: Any  # (N,) of REQUEST, in order of arrival
     eng: Any  # (I,) of INSTANCE
     pool: Any  # (P,) of POOL
@@ -645,7 +647,8 @@ def admit(s: FleetArrays, i: int, decodes: int, budget: int, now_s: float) -> No
 
 @compiled
 def within_limit(s: FleetArrays, i: int, budget: int, decodes: int, context: int) -> int:
-    """Returns the tokens to prefill so that the iteration keeps `itl_limit_s`, as if they were one prompt's.
+    """Returns the tokens to prefill so that the iteration keeps `itl_limit_s` by the fit of its times, as vLLM with the
+    plug-in learns them, as if they were one prompt's.
 
     That prompt is the first under way, or the next in the queue: its tokens in the cache count.
     """
@@ -658,14 +661,9 @@ def within_limit(s: FleetArrays, i: int, budget: int, decodes: int, context: int
         first = s.eng[i].queue_head
     if first == NONE or budget <= 0:
         return budget
-    cached = float(s.req[first].computed)
-    low, high = 0, budget + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        pairs = middle * (cached + middle / 2.0)
-        t_s = iteration(s.cost[i], s.eng[i].mhz, float(middle), cached, pairs, 1.0, float(decodes), float(context))[0]
-        low, high = (middle, high) if t_s <= s.eng[i].itl_limit_s else (low, middle)
-    return low
+    if s.fit[i, MHZ] != s.eng[i].mhz:
+        s.fit[i] = fit_of(s.cost[i], s.eng[i].mhz, s.eng[i].budget, s.eng[i].max_sequences, s.eng[i].whole)
+    return prompt_budget(s.fit[i], decodes, context, s.req[first].computed, s.eng[i].itl_limit_s, budget)
 
 
 @compiled

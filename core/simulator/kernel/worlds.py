@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from core.algorithms.clock.deadline_clock import MOST_PROMPTS, PROMPT
 from core.algorithms.fleet.arrival_replay import MOST_SEEN
+from core.algorithms.split.step_fit import FIT
 from core.engine.compiled_model import COST_COLUMNS, COSTS, TIME0, iteration, model_row
 from core.simulator.kernel import kernel
 from core.simulator.kernel.commands import FleetView, RequestView, Sequences
@@ -146,6 +147,7 @@ class CompiledWorld:
         self._ahead: Load | None = next(blocks)
         self._state = kernel.FleetArrays(
             cost=np.zeros((0, COSTS)),
+            fit=np.zeros((0, FIT)),
             req=np.zeros(0, kernel.REQUEST),
             eng=np.zeros(0, kernel.INSTANCE),
             pool=pool_rows(fleet),
@@ -276,6 +278,7 @@ class CompiledWorld:
         costs = np.reshape([cost_row(spec) for spec in specs], (-1, s.cost.shape[1]))
         self._state = s._replace(
             cost=np.concatenate([s.cost, costs]),
+            fit=_widened(s.fit, n, 0),
             eng=np.concatenate([s.eng, _instance_rows(specs, costs)]),
             active=_widened(_widened(s.active, n, 0), width, 1),
             tally=_widened(s.tally, n, 0),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pools.vllm_scheduler as plugin
+from core.algorithms.split import step_times
 from core.ports import EngineLimits, PermanentError, RetryableError
 
 TIMEOUT_S = 1.0
@@ -21,24 +22,33 @@ _OWN = ("itl_limit_s", "chunk_tokens", "preempts_s", "margin_s", "window_factor"
 
 
 def import_root(folder: Path) -> Path:
-    """Makes, in `folder`, a place to import from in which there is the plug-in and nothing else.
+    """Makes, in `folder`, a place to import from in which there is the plug-in, the one module of core that it needs,
+    and nothing else.
 
     It is for vLLM's PYTHONPATH: what GreenServe itself needs has other versions than what vLLM needs, and is not to
     come before that.
     """
     root = folder / "import"
-    package = root / "pools"
+    _link(root, "pools/vllm_scheduler", Path(plugin.__file__).resolve().parent)
+    _link(root, "core/algorithms/split/step_times.py", Path(step_times.__file__).resolve())
+    return root
+
+
+def _link(root: Path, name: str, target: Path) -> None:
+    """Links a module or package, and makes the packages that it is in."""
+    link = root / name
+    package = link.parent
     package.mkdir(parents=True, exist_ok=True)
-    (package / "__init__.py").touch()
-    link = package / "vllm_scheduler"
-    target = Path(plugin.__file__).resolve().parent
+    for folder in (package, *package.parents):
+        if folder == root:
+            break
+        (folder / "__init__.py").touch()
     if not link.is_symlink() or link.readlink() != target:  # an older GreenServe may have made it
         draft = package / f"draft-{threading.get_ident()}"  # engines start at once, each in a thread of its own
         with contextlib.suppress(FileNotFoundError):
             draft.unlink()
-        draft.symlink_to(target, target_is_directory=True)
+        draft.symlink_to(target, target_is_directory=target.is_dir())
         draft.replace(link)
-    return root
 
 
 def environment(folder: Path, socket: Path, by_laxity: bool, limits: EngineLimits | None = None) -> dict[str, str]:

@@ -70,7 +70,8 @@ def test_vllm_is_given_the_plug_in_and_nothing_else_to_import(tmp_path: Path) ->
     own = {"chunk_tokens": 0, "preempts_s": 0.0, "margin_s": 1.0, "window_factor": 1.4}
     assert json.loads(found["GREENSERVE_SCHEDULER"]) == {"order": "llf", "itl_limit_s": 0.05, **own}
     script = (
-        "import pools.vllm_scheduler.control_socket as c, pools.vllm_scheduler.order, pools.vllm_scheduler.step_times; "
+        "import pools.vllm_scheduler.control_socket as c, pools.vllm_scheduler.order; "
+        "import core.algorithms.split.step_times; "
         "import importlib.util as u; print(u.find_spec('scheduler'), u.find_spec('pools.wire'), c.__file__)"
     )
     done = subprocess.run(

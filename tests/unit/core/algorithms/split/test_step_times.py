@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pools.vllm_scheduler.step_times import ENOUGH_STEPS, StepLoad, StepTimes, pairs
+from core.algorithms.split.step_times import ENOUGH_STEPS, StepLoad, StepTimes, pairs
 
 
 def truth_s(load: StepLoad, speed: float = 1.0) -> float:
