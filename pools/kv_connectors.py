@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 REMEDY = (
-    "start the agents of its engines with one KV store (--vllm-kv-store) or, on several nodes, with --vllm-kv-ports (docs/plugin.md), "
-    "or set `split: none` or another policy"
+    "start the agents of its engines with one KV store (--vllm-kv-store) or, on several nodes, with --vllm-kv-ports "
+    "(docs/plugin.md), or set `split: none` or another policy"
 )
 
 

@@ -50,7 +50,7 @@ class Work:
         return self.due_s - self.remaining_s(generated)
 
     def place(self, generated: int, now_s: float) -> Place:
-        """Where it stands in the order at `now_s`."""
+        """Returns what requests are compared by at `now_s`: the smaller goes first."""
         key, left_s = self.key(generated), self.remaining_s(generated)
         return (0, left_s or math.inf, key) if key < now_s else (1, key, 0.0)
 
@@ -109,7 +109,7 @@ class LaxityQueue(Generic[R]):
     def __init__(
         self, work: Callable[[R], tuple[float, float]], now: Callable[[], float], requests: Iterable[R] = ()
     ) -> None:
-        """`work`: a request's key and its work left, which stay as they are while it waits. `now`: Unix seconds."""
+        """Takes `work`, a request's key and work left, which stay while it waits. `now` gives Unix seconds."""
         self._work = work
         self._now = now
         self._count = 0
