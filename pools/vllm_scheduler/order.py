@@ -50,7 +50,7 @@ class Work:
         return self.due_s - self.remaining_s(generated)
 
     def place(self, generated: int, now_s: float) -> Place:
-        """Returns what requests are compared by at `now_s`: the smaller goes first."""
+        """Returns its place in the order at `now_s`."""
         key, left_s = self.key(generated), self.remaining_s(generated)
         return (0, left_s or math.inf, key) if key < now_s else (1, key, 0.0)
 
@@ -109,7 +109,13 @@ class LaxityQueue(Generic[R]):
     def __init__(
         self, work: Callable[[R], tuple[float, float]], now: Callable[[], float], requests: Iterable[R] = ()
     ) -> None:
-        """Takes `work`, a request's key and work left, which stay while it waits. `now` gives Unix seconds."""
+        """Makes a queue of these.
+
+        Args:
+            work: A request's key and its work left, in s; they stay as they are while it waits. Work of 0: not known.
+            now: Unix seconds.
+            requests: Those that wait already, in order of arrival.
+        """
         self._work = work
         self._now = now
         self._count = 0
