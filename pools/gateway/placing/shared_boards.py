@@ -88,8 +88,15 @@ class SharedBoards:
         return not self._others and not self._missing
 
     def unknown(self, now_s: float) -> str:
-        """Says why it is not known what others have sent; empty: it is. `now_s`: monotonic."""
-        if now_s - self._heard_s > GATEWAY_BOARDS_TTL_S:
+        """Says why it is not known what others have sent; empty: it is.
+
+        One that was alone when it last heard stays so: who has come since does not hear of it either, and says so.
+
+        Args:
+            now_s: Monotonic.
+        """
+        stays_alone = self.alone and math.isfinite(self._heard_s)
+        if now_s - self._heard_s > GATEWAY_BOARDS_TTL_S and not stays_alone:
             return "what other gateways have sent is not heard"
         if self._missing:
             some = len(self._missing) > 1

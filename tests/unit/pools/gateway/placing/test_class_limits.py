@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.controllers.request import admission
 from core.controllers.request.routing import RouteRequest
 from core.policy.tuning import LadderTuning
 from core.types import Limits
@@ -130,15 +131,22 @@ async def test_earliest_deadline_goes_first_by_the_limits_of_classes(strict: Seq
 # -- admission ---------------------------------------------------------------------------------------
 
 
-async def test_batch_is_judged_by_the_strictest_pace_of_those_in_it() -> None:
+async def test_batch_is_judged_by_the_strictest_pace_of_those_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     house = house_of("LL", strict=("SS",))
     service, (instance,) = house.view.services[MODEL], house.instances
     projection = InstanceProjection("Llama3-70B", "A100-80GB", 4, "vllm-v1")
 
+    step, limits_s = admission.step, []
+
+    def noted(state: Any, obs: Any, config: admission.AdmissionConfig) -> Any:
+        limits_s.append(config.tbt_s)
+        return step(state, obs, config)
+
+    monkeypatch.setattr(admission, "step", noted)
+
     def judged_s(call: Call) -> float | None:
-        assert projection.admits(service, instance, call)
-        assert projection._judged is not None
-        return projection._judged[1].tbt_s
+        assert projection.admits(service, instance, call, 0.3)
+        return limits_s[-1]
 
     assert judged_s(house.call(class_name="LL")) == 0.15
     assert judged_s(house.call(class_name="SS")) == 0.1

@@ -525,7 +525,7 @@ def projection(house: House, instance: Instance) -> InstanceProjection:
     made = object.__new__(InstanceProjection)
     made.configuration = configuration(house.view.services[MODEL], instance)
     made._speed = SPEED
-    made._admission = made._clock = made._judged = None
+    made._refuses = False
     return made
 
 
