@@ -15,9 +15,11 @@ from django.conf import settings
 from msgspec.structs import replace
 
 from pools import wire
+from pools.agent.clocks.clock_requests import ClockRequests
 from pools.gateway import redis_tasks
 from pools.gateway.accounts.use_elsewhere import UseElsewhere
 from pools.gateway.errors import ApiError
+from pools.gateway.placing.clock_requests import PendingClockRequest
 from pools.open_requests import open_requests
 from scheduler.control.apply import message_writer
 from tests.fakes.engine import FakeEngine
@@ -117,6 +119,26 @@ async def test_each_gateway_hears_what_all_others_have_at_engines_or_that_they_d
     assert 0 < left_ms <= 1000.0 * wire.GATEWAY_BOARDS_TTL_S, "of one that ends nothing is known a second later"  # type: ignore[operator]
     redis_client.set(wire.gateway_boards_key(own), b"no board")
     assert await silent.share_boards(other, None) == {own: None}, "what cannot be read is as if it were not there"
+
+
+async def test_clocks_that_gateways_of_two_machines_ask_for_are_two_though_they_have_one_name(
+    links: list[Link], redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, name, link = links[0]
+    asked = ClockRequests()
+    channel = redis_client.pubsub(ignore_subscribe_messages=True)
+    channel.subscribe(wire.clock_channel("node-1"))
+    channel.get_message(timeout=1.0)
+    for host, mhz in (("gw-1", 1200.0), ("gw-2", 600.0)):
+        monkeypatch.setattr(redis_tasks.socket, "gethostname", lambda host=host: host)
+        await link.ask_clock(name, PendingClockRequest("e", "node-1", mhz, "within_limits", "", 0.0))
+        message = channel.get_message(timeout=1.0)
+        assert message is not None
+        asked.put(wire.decode(message["data"], wire.ClockRequest), time.time())
+    channel.close()
+    highest = asked.highest("e", time.time())
+    assert highest is not None
+    assert (highest.gateway, highest.mhz) == (f"{name}@gw-1", 1200.0), "the later one is not in its place"
 
 
 async def test_gateways_that_remain_take_over_the_parts_of_those_that_are_gone(
