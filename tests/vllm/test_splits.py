@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from core.ports import EngineLimits
@@ -97,13 +98,19 @@ class Front:
         self.server.gateway.splitter._plans = split_plans
         fleet = FakeFleet(
             [s.url for s in self.engines.servers],
-            engine_model="Qwen2.5-14B",
+            engine_model="tiny",
             kv_connector="blocks",
             tp=1,
             engine_limits=EngineLimits(itl_limit_s=itl_limit_s),
         )
         fleet.policy = wire.RequestPolicy(route="predicted", split="any")
-        self.server.fleet.apply(fleet.fleet(), fleet.states(), time.monotonic())
+        states = {
+            node: msgspec.structs.replace(
+                state, instances=[msgspec.structs.replace(own, shape="Qwen2.5-14B") for own in state.instances]
+            )
+            for node, state in fleet.states().items()
+        }
+        self.server.fleet.apply(fleet.fleet(), states, time.monotonic())
 
     def best_cut(self, first: Any, second: Any, call: Any, split: str, tuning: Any, mix: Any) -> Cut:
         assert self.cut is not None

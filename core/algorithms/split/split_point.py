@@ -160,18 +160,11 @@ class Backlog:
             raise ValueError("lead_s is from 0 and scale above it")
         return cls(costs, rows, admitted, steady or Steady(costs.values, 0.0, float(scale)), lead_s, scale)
 
-    def _instance(self) -> virtual_passes.Instance:
-        decodes = np.zeros(len(self.work), dtype=np.bool_)
-        decodes[: self.admitted] = self.work[: self.admitted, 0] == 0
-        running = self.work[decodes]
-        running = running[np.argsort(-running[:, 1])]
-        queue = np.zeros((len(self.work) - np.count_nonzero(decodes) + 1, 3), dtype=np.int64)
-        queue[:-1] = self.work[~decodes]
-        resident = self.admitted - int(np.count_nonzero(decodes))
-        ends, finals = running[:, 1].copy(), running[:, 1] + running[:, 2]
+    def seconds(self, part: tuple[int, int, int], to_first_token: bool) -> float:
+        """Returns the seconds until all work is done, or no prompt is left, if a part is added last."""
         c = self.costs
-        return virtual_passes.Instance(
-            c.values, c.decode_s, ends, finals, queue, resident, float(self.lead_s), float(self.scale)
+        return virtual_passes.seconds_of(
+            c.values, c.decode_s, self.work, self.admitted, float(self.lead_s), float(self.scale), part, to_first_token
         )
 
 
@@ -233,12 +226,12 @@ def total_tokens(prompt_tokens: int, predicted_tokens: int, config: SplitConfig,
 
 def finish_s(backlog: Backlog, part: tuple[int, int, int] = (0, 0, 0)) -> float:
     """Returns the seconds from now until an instance will have done all its work and `part`."""
-    return virtual_passes.seconds(backlog._instance(), *part, False)
+    return backlog.seconds(part, False)
 
 
 def first_token_s(backlog: Backlog, prefill_tokens: int) -> float:
     """Returns the seconds from now until a prompt of so many tokens is done with that joins an instance's queue now."""
-    return virtual_passes.seconds(backlog._instance(), prefill_tokens, 1, 0, True)
+    return backlog.seconds((prefill_tokens, 1, 0), True)
 
 
 def burden_s(backlog: Backlog, prefill_tokens: int) -> float:

@@ -53,6 +53,27 @@ class Instance(NamedTuple):
     scale: float  # measured over predicted pass times
 
 
+@compiled
+def instance_of(c: Floats, decode_s: Floats, work: Ints, admitted: int, lead_s: float, scale: float) -> Instance:
+    """Makes an instance of its costs, of shape (costs,), and of `work`, of shape (n, 3) in order of admission, whose
+    first `admitted` rows are in its batch."""
+    running = 0
+    for row in range(admitted):
+        running += work[row, PREFILL] == 0
+    ends, finals = np.empty(running, np.int64), np.empty(running, np.int64)
+    queue = np.zeros((work.shape[0] - running + 1, 3), np.int64)
+    n = waiting = 0
+    for row in range(work.shape[0]):
+        if row < admitted and work[row, PREFILL] == 0:
+            ends[n], finals[n] = work[row, DECODE], work[row, DECODE] + work[row, CACHED]
+            n += 1
+        else:
+            queue[waiting] = work[row]
+            waiting += 1
+    falling = np.argsort(-ends)
+    return Instance(c, decode_s, ends[falling], finals[falling], queue, admitted - running, lead_s, scale)
+
+
 class Batch(NamedTuple):
     """A batch between two passes; the arrays over places are filled up to DECODING and PREFILLING."""
 
@@ -275,6 +296,21 @@ def seconds(i: Instance, prefill: int, decode: int, cached: int, to_first_token:
         rows += 1
     passes(i, rows, b, to_first_token)
     return float(i.lead_s + i.scale * b.time_s[0])
+
+
+@compiled
+def seconds_of(
+    c: Floats,
+    decode_s: Floats,
+    work: Ints,
+    admitted: int,
+    lead_s: float,
+    scale: float,
+    part: tuple[int, int, int],
+    to_first_token: bool,
+) -> float:
+    """Returns `seconds` of `instance_of`: in one call, since to hand an instance over takes as long as the passes."""
+    return seconds(instance_of(c, decode_s, work, admitted, lead_s, scale), part[0], part[1], part[2], to_first_token)
 
 
 @compiled
