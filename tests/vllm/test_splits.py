@@ -17,13 +17,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
-import msgspec
 import pytest
 
-from core.ports import EngineLimits
 from pools import wire
 from pools.agent.vllm import vllm_control
-from pools.gateway.placing import split_plans
 from pools.gateway.placing.split_plans import Cut
 from pools.gateway.relay.continuation import Continuation
 from pools.gateway.server import Config, GatewayServer
@@ -34,7 +31,6 @@ from .server import VllmServer
 AUTH = {"Authorization": f"Bearer {SECRET}"}
 BLOCK = 32
 PROMPT_IDS = [random.Random(3).randrange(10, 2000) for _ in range(200)]
-LONG_PROMPT_IDS = [random.Random(5).randrange(10, 2000) for _ in range(512)]
 TEXT = "tell me all about the weather in the north " * 20
 PROMPTS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": PROMPT_IDS}),
@@ -92,25 +88,6 @@ class Front:
         fleet = FakeFleet([s.url for s in self.engines.servers], engine_model="tiny", kv_connector="blocks")
         fleet.policy = wire.RequestPolicy(split="none" if cut is None else "any")
         self.server.fleet.apply(fleet.fleet(), fleet.states(), time.monotonic())
-
-    def decide(self, itl_limit_s: float) -> None:
-        """The gateway's own search cuts requests, for engines that it takes for Qwen2.5-14B's on one A100 each."""
-        self.server.gateway.splitter._plans = split_plans
-        fleet = FakeFleet(
-            [s.url for s in self.engines.servers],
-            engine_model="tiny",
-            kv_connector="blocks",
-            tp=1,
-            engine_limits=EngineLimits(itl_limit_s=itl_limit_s),
-        )
-        fleet.policy = wire.RequestPolicy(route="predicted", split="any")
-        states = {
-            node: msgspec.structs.replace(
-                state, instances=[msgspec.structs.replace(own, shape="Qwen2.5-14B") for own in state.instances]
-            )
-            for node, state in fleet.states().items()
-        }
-        self.server.fleet.apply(fleet.fleet(), states, time.monotonic())
 
     def best_cut(self, first: Any, second: Any, call: Any, split: str, tuning: Any, mix: Any) -> Cut:
         assert self.cut is not None
@@ -208,37 +185,6 @@ async def test_split_request_reads_as_one_engine_would_have_written_it(
     print(f"{path}, {prompt_tokens} tokens, cut after {cut}: {handed:.0f} handed over, {computed:.0f} computed again")
     assert handed >= prompt_tokens + cut - 2 * BLOCK
     assert computed <= 2 * BLOCK
-
-
-@pytest.mark.parametrize(("itl_limit_s", "where"), [(0.03, "prompt"), (0.02, "answer"), (0.05, "nowhere")])
-async def test_search_decides_whether_and_where_two_engines_split_a_request(
-    front: Front, itl_limit_s: float, where: str
-) -> None:
-    """At 512 tokens of prompt and 128 of answer: the shorter the limit is, the later the cut; at 50 ms none gains."""
-    front.follow(None)
-    body = {"prompt": LONG_PROMPT_IDS, "max_tokens": 128}
-    whole = await front.events_of("/v1/completions", body)
-    before = [by_source(server) for server in front.engines.servers]
-    front.decide(itl_limit_s)
-    parts = await front.events_of("/v1/completions", body)
-    after = [by_source(server) for server in front.engines.servers]
-    assert written(parts) == written(whole)
-    check(parts, 128)
-    assert parts[-1]["usage"] == whole[-1]["usage"]
-    row = front.row()
-    assert (row.status, row.output_tokens, row.attempts) == ("ok", 128, 1)
-    print(f"limit of {itl_limit_s} s: {row.route_reason}")
-    handed = after[1]["external_kv_transfer"] - before[1]["external_kv_transfer"]
-    if where == "nowhere":
-        assert row.route_reason.startswith("whole: best for it")
-        assert handed == 0
-        return
-    cut, total = (int(word) for word in row.route_reason.removeprefix("split at token ").split(" of "))
-    assert total == 512 + 128
-    assert cut < 512 if where == "prompt" else 512 < cut < total
-    assert handed >= cut - 2 * BLOCK
-    computed = after[0]["local_compute"] - before[0]["local_compute"]
-    assert computed == min(cut, 512)
 
 
 async def test_response_goes_on_when_the_second_engine_dies(front: Front) -> None:
