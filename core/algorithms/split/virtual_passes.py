@@ -309,7 +309,8 @@ def seconds_of(
     part: tuple[int, int, int],
     to_first_token: bool,
 ) -> float:
-    """Returns `seconds` of `instance_of`: in one call, since to hand an instance over takes as long as the passes."""
+    """Returns the seconds as `seconds` does, of an instance as of `instance_of`: in one call, since to hand an instance
+    over takes as long as its passes. `c` is of shape (costs,), `decode_s` of (max_sequences + 1,), `work` of (n, 3)."""
     return seconds(instance_of(c, decode_s, work, admitted, lead_s, scale), part[0], part[1], part[2], to_first_token)
 
 
