@@ -26,7 +26,8 @@ async def crowded(
     start: Start, waiting: int | None = LAX, stream: bool = True, **policy: Any
 ) -> tuple[Bench, list[asyncio.Task[int]]]:
     """An engine that has begun none of its requests; the last one to come is late in the order in which they came."""
-    own = {"engine_priority": True, "emergencies_up_to": "reorder", **policy}
+    often = wire.RequestTuning(ladder=LadderTuning(period_s=0.1))
+    own = {"engine_priority": True, "emergencies_up_to": "reorder", "tuning": often, **policy}
     bench, _ = await pressed(start, 1, **own)
     (instance,) = bench.server.fleet.services[MODEL].ready
     table = instance.candidate().table
@@ -37,7 +38,7 @@ async def crowded(
     bench.engine.held = asyncio.Event()
 
     async def ask(n: int) -> int:
-        headers = {**bench.auth, **({"x-slo-ttft-ms": str(round(2500.0 * prompt_s))} if n == URGENT else {})}
+        headers = {**bench.auth, **({"x-slo-ttft-ms": str(round(4500.0 * prompt_s))} if n == URGENT else {})}
         body = completion(stream=stream, prompt=[n] + [1] * (PROMPT_TOKENS - 1))
         async with bench.post(body, headers=headers) as response:
             await response.read()
@@ -73,8 +74,7 @@ async def ended(bench: Bench, tasks: list[asyncio.Task[int]]) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_urgent_request_is_sent_again_ahead_of_those_that_wait_in_the_engine(start: Start, stream: bool) -> None:
-    often = wire.RequestTuning(ladder=LadderTuning(period_s=0.1))
-    bench, tasks = await crowded(start, stream=stream, tuning=often)
+    bench, tasks = await crowded(start, stream=stream)
     before = numbers(bench)
     assert before[URGENT] == max(before.values())
     look(bench, time.monotonic())
@@ -93,7 +93,7 @@ async def test_request_is_sent_again_a_few_times_at_most(start: Start) -> None:
     (instance,) = bench.server.fleet.services[MODEL].ready
     now_s = time.monotonic()
     for turn in range(MOST_TIMES + 2):
-        look(bench, now_s + 1.5 * turn)
+        look(bench, now_s + 0.1 * turn)
         await until(lambda turn=turn: len(bench.engine.received) == LAX + 1 + min(MOST_TIMES, turn + 1))  # type: ignore[misc]
         (urgent,) = [slot for slot in slots_at(instance) if slot.call.own_limits is not None]
         urgent.call.engine_priority = 1 << 50  # something has put it back to the end
