@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -70,10 +70,20 @@ def test_engines_and_routes_are_set_up_the_same(policy):
         assert plan.router is not None
 
 
-def test_aging_that_is_set_is_a_number_at_gateways_too():
+def test_aging_that_is_set_is_a_number_at_gateways_too() -> None:
     own = presets.policy("muserve", {"aging_tokens_per_s": 7.0})
     asked = service_policy.request_policy(own.knobs, own.tuning)
     assert (asked.aging_tokens_per_s, asked.aging_measured) == (7.0, False)
     by_prompts = presets.policy("least_loaded", {"order": "spf"})
     asked = service_policy.request_policy(by_prompts.knobs, by_prompts.tuning)
     assert (asked.aging_tokens_per_s, asked.aging_measured) == (20.0, False)
+
+
+def test_window_and_margin_of_laxity_are_one_setting_for_gateways_and_engines() -> None:
+    policy = presets.policy("freesh")
+    tuning = replace(policy.tuning, queue=replace(policy.tuning.queue, window_factor=1.6, margin_s=0.5))
+    limits = service_policy.engine_limits(policy.knobs, tuning, [MINUTE.objective])
+    assert (limits.window_factor, limits.margin_s) == (1.6, 0.5)
+    assert service_policy.request_policy(policy.knobs, tuning).tuning.queue_window_factor == 1.6
+    config = read_policy({"name": "freesh", "tuning": {"queue": {"window_factor": 1.6, "margin_s": 0.5}}})
+    assert (config.window_factor, config.margin_s) == (1.6, 0.5)
