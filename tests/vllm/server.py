@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +47,25 @@ ARGUMENTS = {
 class VllmServer:
     """`vllm serve` in a process group of its own. Arguments: `max_model_len=512` is `--max-model-len 512`.
 
-    True: the flag alone; None: without it; a dictionary goes as JSON.
+    True: the flag alone; None: without it; a dictionary goes as JSON. `within`: words before the command, that have it
+    run elsewhere, and `host`, where it listens.
     """
 
-    def __init__(self, model: Path, folder: Path, env: dict[str, str] | None = None, **arguments: Any) -> None:
+    def __init__(
+        self,
+        model: Path,
+        folder: Path,
+        env: dict[str, str] | None = None,
+        host: str = "127.0.0.1",
+        within: Sequence[str] = (),
+        **arguments: Any,
+    ) -> None:
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{host}:{self.port}"
         self.model = str(arguments.pop("served_model_name", MODEL))
         self._log = folder / f"vllm-{self.port}.log"
         self._env = {**os.environ, **ENVIRONMENT, **(env or {})}
-        self._command = [str(VLLM), "serve", str(model), "--host", "127.0.0.1", "--port", str(self.port)]
+        self._command = [*within, str(VLLM), "serve", str(model), "--host", host, "--port", str(self.port)]
         self._command += ["--served-model-name", self.model]
         chosen = {**ARGUMENTS, **{name.replace("_", "-"): value for name, value in arguments.items()}}
         for name, value in chosen.items():

@@ -4,11 +4,12 @@ For requests that are split over two instances (DynaServe), and for those that g
 An engine that goes on gets the prompt and what was written so far; with the `kv_transfer_params` of the engine before
 (vLLM's) it need not compute it again. Streams of a single answer only: see `can_continue`.
 
-Simulated engines stop anywhere and send their parameters with the stream. A vLLM computes its prompt in whole and sends
-none, so real engines hand over through a store of blocks (docs/plugin.md) that needs none. They are asked for token
-ids, so that the one that goes on gets the same tokens, and not the text cut into others. But a character may be several
-tokens, and vLLM sends no text until it has all of one; begun with half a character, it would send the whole prompt
-with the rest. So the engine that goes on generates tokens at the end that have given no text yet once more.
+Simulated engines stop anywhere and send their parameters with the stream. A vLLM sends none there, so real engines hand
+over by connectors of ours (docs/plugin.md) that need none; what one generates after a part of the prompt is dropped.
+They are asked for token ids, so that the one that goes on gets the same tokens, and not the text cut into others. But a
+character may be several tokens, and vLLM sends no text until it has all of one; begun with half a character, it would
+send the whole prompt with the rest. So the engine that goes on generates tokens at the end that have given no text yet
+once more.
 """
 
 from __future__ import annotations

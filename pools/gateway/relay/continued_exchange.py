@@ -37,9 +37,9 @@ class ContinuedExchange(Exchange):
         super()._reset(window_end_s)
         if self._meter is None:
             return
-        if self._meter.events:
+        if self._started:  # what comes goes on with what the client has
             self.ending.meter = self._meter
-        else:
+        if not self._meter.events:
             self._meter.window_end_s = window_end_s
 
     def _begin(self, slot: Slot) -> None:
