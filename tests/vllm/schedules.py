@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +31,7 @@ from pools.vllm_scheduler.scheduler_settings import Settings
 BLOCK = 16
 TOKENS = 256
 SEATS = 8
+BEGAN_S = time.time()  # laxity is of the time of day
 
 
 def made(kind: type[Scheduler], model: str, policy: str, blocks: int, ahead: bool) -> Any:
@@ -70,7 +72,7 @@ def request(number: int, rng: random.Random, hasher: Any, hints: dict[str, Any] 
         prompt_token_ids=prompt,
         sampling_params=params,
         pooling_params=None,
-        arrival_time=1000.0 + number,
+        arrival_time=BEGAN_S + number / 1000.0,
         priority=rng.randrange(-3, 3),
         block_hasher=hasher,
     )
@@ -95,7 +97,7 @@ class World:
     def __init__(self, scheduler: Any, ahead: bool) -> None:
         self.scheduler = scheduler
         self.depth = 2 if ahead else 1
-        self.flying: list[SchedulerOutput] = []
+        self.flying: list[tuple[SchedulerOutput, set[str]]] = []  # and who has only a part of its prompt done
         self.log: list[Any] = []
         self.tokens: dict[str, list[int]] = {}
         self.preemptions = 0
@@ -104,30 +106,19 @@ class World:
         output = self.scheduler.schedule()
         self.log.append(seen(output))
         self.preemptions += len(output.preempted_req_ids or ())
-        self.flying.append(output)
+        chunks = {rid for rid in output.num_scheduled_tokens if self.scheduler.requests[rid].is_prefill_chunk}
+        self.flying.append((output, chunks))
         while len(self.flying) >= self.depth:
             self.land()
 
     def land(self) -> None:
-        output = self.flying.pop(0)
+        output, chunks = self.flying.pop(0)
         ids = list(output.num_scheduled_tokens)
-        sampled = []
-        for rid in ids:
-            one = self.scheduler.requests.get(rid)
-            new = [] if one is None or self._partial(one, output) else [11]
-            sampled.append(new)
+        sampled = [[] if rid in chunks or rid not in self.scheduler.requests else [11] for rid in ids]
         runner = ModelRunnerOutput(ids, {rid: i for i, rid in enumerate(ids)}, sampled)
         for outputs in self.scheduler.update_from_output(output, runner).values():
             for out in outputs.outputs:
                 self.tokens.setdefault(out.request_id, []).extend(out.new_token_ids)
-
-    def _partial(self, one: Request, output: SchedulerOutput) -> bool:
-        """Whether the step has left some of its prompt (or of what it had to compute again) undone."""
-        cached = output.scheduled_cached_reqs
-        starts = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-        starts |= {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
-        done = starts[one.request_id] + output.num_scheduled_tokens[one.request_id]
-        return done < one.num_prompt_tokens or (self.depth == 1 and done < one.num_tokens)
 
 
 def run(world: World, seed: int, hasher: Any, steps: int, hinted: bool, tuning: Any = None) -> dict[str, int]:
@@ -137,7 +128,10 @@ def run(world: World, seed: int, hasher: Any, steps: int, hinted: bool, tuning: 
     number = 0
     for step in range(steps):
         while number < 120 and rng.random() < 0.4:
-            hints = {"slo_s": rng.choice([2.0, 10.0, 30.0]), "lat_s": 1.0, "predicted_tokens": 30} if hinted else None
+            hints = None
+            if hinted:  # long ones with time can afford to give way to short ones without
+                slo_s, lat_s = rng.choice([2.0, 10.0, 30.0]), rng.choice([0.1, 1.0, 5.0])
+                hints = {"slo_s": slo_s, "lat_s": lat_s, "predicted_tokens": 30}
             one = request(number, rng, hasher, hints)
             wanted[one.request_id] = one.max_tokens
             world.scheduler.add_request(one)
