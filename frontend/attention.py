@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
-from pools import kv_connectors
 from telemetry.selectors.frames import SloFrame
 
 from . import formats
 from .health import Health
 
 LAG_S = 15.0
-_REMEDY = kv_connectors.REMEDY[0].upper() + kv_connectors.REMEDY[1:]
 BACKLOG = 500
 STEPS = {
     "late": "It lives, but its loop does not turn: `greenserve logs {name}`",
@@ -139,7 +137,9 @@ def _nodes(health: Health, said: Set[tuple[str, str]]) -> Iterator[Item]:
 
 def _splits(health: Health) -> Iterator[Item]:
     for service, why in health.unsplit.items():
-        yield Item("warn", f"Requests of {service} are served whole, and its policy splits them: {why}", _REMEDY)
+        yield Item(
+            "warn", f"Requests of {service} are served whole, and its policy splits them: {why}", health.unsplit_remedy
+        )
 
 
 def _feeds(health: Health, said: Set[tuple[str, str]]) -> Iterator[Item]:

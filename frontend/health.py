@@ -110,6 +110,10 @@ class Health:
         """The nodes that a page shows, those with an error before the others."""
         return tuple(sorted(self.nodes, key=lambda node: node.calm)[:NODES_SHOWN])
 
+    @property
+    def unsplit_remedy(self) -> str:
+        return split_health.REMEDY
+
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 

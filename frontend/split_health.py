@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from pools import kv_connectors, wire
 from pools.models import Pool, Service
 
+REMEDY = kv_connectors.REMEDY[0].upper() + kv_connectors.REMEDY[1:]
+
 
 def splitting_pools() -> dict[int, tuple[str, str]]:
     """Returns service and request class of each pool whose service splits requests. Makes two queries at most."""

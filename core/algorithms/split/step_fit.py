@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from core.algorithms.split.step_times import LEAST_MARGIN, SCALES, nonnegative, prompt_tokens_within
+from core.algorithms.split.step_times import LATE, LEAST_MARGIN, SCALES, nonnegative, prompt_tokens_within
 from core.compiled import compiled
 from core.engine.compiled_model import iteration
 
@@ -19,9 +19,8 @@ Floats = NDArray[np.float64]
 MARGIN, MHZ, FIT = 5, 6, 7
 _TERMS = 5
 _SWEEPS = 2000
-_LATE = 0.98
 _SHORTEST_PROMPT, _SHORTEST_CONTEXT, _LONGEST_CONTEXT = 16, 64, 16_384  # tokens
-_LEAST_MARGIN = LEAST_MARGIN
+_LATE, _LEAST_MARGIN = LATE, LEAST_MARGIN
 _OF_TERM = np.array(SCALES)
 
 solve = compiled(nonnegative)

@@ -27,6 +27,7 @@ KEEP = 0.99  # of a step's weight at the next one: half is gone after 69
 FIT_EVERY = 8
 SWEEPS = 60
 OUTLIER = 3.0  # a step that took so many times longer than expected was held up: it counts as if it took no longer
+LATE = 0.98  # share of steps that the margin is for
 LEAST_MARGIN, MOST_MARGIN = 0.05, 0.5
 _SHORTEST_S = 1e-6
 _STILL = 1e-9  # s: coefficients that a sweep moves by no more have been found
@@ -110,7 +111,7 @@ class StepTimes:
         """Returns how much longer than predicted slow recent steps took: the share that 98 of 100 stayed within."""
         if not self._errors:
             return MOST_MARGIN
-        late = sorted(self._errors)[int(0.98 * (len(self._errors) - 1))]
+        late = sorted(self._errors)[int(LATE * (len(self._errors) - 1))]
         return min(MOST_MARGIN, max(LEAST_MARGIN, late))
 
     def observe(self, load: StepLoad, took_s: float) -> None:
