@@ -154,7 +154,12 @@ class PlacementTuning:
 class SplitTuning:
     """DynaServe's micro-requests, and the link between a pair of instances."""
 
-    itl_margin: float = setting(0.05, "share of the limit between tokens that batches leave free", least=0.0, below=1.0)
+    itl_margin: float = setting(
+        0.0,
+        "share of the limit between tokens that batches leave free, beside the error of predicted times",
+        least=0.0,
+        below=1.0,
+    )
     chunked: bool = setting(True, "the KV cache is sent while more of it is computed")
     calibrate_s: float = setting(1.0, "how often predictions are held against the clock; 0: never", least=0.0)
     gain: float = setting(0.1, "share of an error that a calibration corrects", above=0.0, most=1.0)

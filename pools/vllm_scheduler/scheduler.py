@@ -23,7 +23,7 @@ from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy, cre
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
-from core.algorithms.split.step_times import StepLoad, StepTimes, pairs
+from core.algorithms.split.step_times import LEAST_PROMPT_TOKENS, StepLoad, StepTimes, pairs
 
 from . import SETTINGS_VARIABLE, SOCKET_VARIABLE, require
 from .control_socket import ControlSocket, SchedulerControl
@@ -33,7 +33,6 @@ from .scheduler_settings import Most, Settings, changed
 # Under vLLM's own name, which it has set up to be seen.
 log = logging.getLogger("vllm.greenserve")
 
-LEAST_PROMPT_TOKENS = 16  # of a step, where any wait: under the strictest limit prompts still come to their end
 MOST_DISPLACED = 4  # in a step
 RECENT = 500  # steps with decodes, and so gaps between tokens, that figures are of
 HEADS = 8  # waiting requests that are looked at for whom to displace

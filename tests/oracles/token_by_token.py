@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from core.algorithms.split.step_fit import fit_of
-from core.algorithms.split.step_times import prompt_tokens_within
+from core.algorithms.split.step_times import LEAST_PROMPT_TOKENS, prompt_tokens_within
 from core.engine.engine_model import EngineModel
 from core.engine.iteration import Iteration
 from core.simulator.kernel import kernel
@@ -362,13 +362,14 @@ class ReferenceInstance:
             return budget
         context, cached = float(sum(request.kv for request in decodes)), under_way[0].computed
         *costs, margin, _ = self._fit().tolist()
-        return prompt_tokens_within(costs, len(decodes), context, cached, limit_s / (1.0 + margin), budget)
+        room = prompt_tokens_within(costs, len(decodes), context, cached, limit_s / (1.0 + margin), budget)
+        return min(budget, max(LEAST_PROMPT_TOKENS, room))
 
     def _fit(self) -> Floats:
         """Returns the fit of step times at its clock."""
         spec = self.spec
         bounds = spec.tokens_per_iteration, spec.max_sequences, spec.kv_capacity
-        return fit_of(cost_row(spec), self.mhz, *bounds)
+        return fit_of(cost_row(spec), self.mhz, *bounds, spec.scheduling.itl_limit_s)
 
     def leave(self, now_s: float) -> None:
         """Everything goes to the successors by turns, the running ones first."""

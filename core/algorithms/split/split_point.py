@@ -60,6 +60,12 @@ class PassCosts:
     values: Floats  # by COST_COLUMNS
     decode_s: Floats
 
+    def with_budget(self, tokens: int) -> PassCosts:
+        """Returns them with another token budget."""
+        values = self.values.copy()
+        values[virtual_passes.TOKEN_BUDGET] = tokens
+        return PassCosts(values, self.decode_s)
+
 
 @lru_cache(maxsize=1024)
 def pass_costs(instance: EngineModel, mhz: float, token_budget: int, max_sequences: int = MAX_SEQUENCES) -> PassCosts:

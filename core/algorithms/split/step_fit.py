@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from core.algorithms.split.step_times import LATE, LEAST_MARGIN, SCALES, nonnegative, prompt_tokens_within
+from core.algorithms.split.step_times import ENOUGH_STEPS, LATE, LEAST_MARGIN, SCALES, nonnegative, prompt_tokens_within
 from core.compiled import compiled
 from core.engine.compiled_model import iteration
 
@@ -20,7 +20,9 @@ MARGIN, MHZ, FIT = 5, 6, 7
 _TERMS = 5
 _SWEEPS = 2000
 _SHORTEST_PROMPT, _SHORTEST_CONTEXT, _LONGEST_CONTEXT = 16, 64, 16_384  # tokens
-_LATE, _LEAST_MARGIN = LATE, LEAST_MARGIN
+_CACHED = (0, 1024, 8192)  # tokens of a prompt that were computed before: without them pairs and tokens go together
+_LATE, _LEAST_MARGIN, _ENOUGH_STEPS = LATE, LEAST_MARGIN, ENOUGH_STEPS
+_NEAR = 2.0  # steps that take so many times longer or shorter than the limit are not composed to it
 _OF_TERM = np.array(SCALES)
 
 solve = compiled(nonnegative)
@@ -28,27 +30,39 @@ within = compiled(prompt_tokens_within)
 
 
 @compiled
-def fit_of(c: Floats, mhz: float, token_budget: int, max_sequences: int, capacity_tokens: int) -> Floats:
-    """Fits the steps of an engine at a clock, of shape (FIT,): prompts up to its token budget beside decodes up to its
-    request cap, with contexts that its KV cache has room for. `c`: a row of the engine model, of shape (costs,)."""
+def fit_of(
+    c: Floats, mhz: float, token_budget: int, max_sequences: int, capacity_tokens: int, limit_s: float
+) -> Floats:
+    """Fits the steps of an engine at a clock that take between half of a limit and twice as long, of shape (FIT,).
+
+    Prompts up to its token budget, new and under way, beside decodes up to its request cap, with contexts that its KV
+    cache has room for. Where few steps take about as long as the limit, all count.
+
+    Args:
+        c: A row of the engine model, of shape (costs,).
+    """
     rows, times = np.zeros((4096, _TERMS)), np.zeros(4096)
     n, decodes = 0, 1
     while decodes <= max_sequences:
         context = _SHORTEST_CONTEXT
         while context <= _LONGEST_CONTEXT and (decodes * context <= capacity_tokens or context == _SHORTEST_CONTEXT):
             prompt = _SHORTEST_PROMPT
-            while prompt <= max(_SHORTEST_PROMPT, token_budget) and n < times.size:
-                pairs = prompt * prompt / 2.0
+            while prompt <= max(_SHORTEST_PROMPT, token_budget) and n + len(_CACHED) <= times.size:
                 total = float(decodes * context)
-                t_s = iteration(c, mhz, float(prompt), 0.0, pairs, 1.0, float(decodes), total)[0]
-                rows[n, 0], rows[n, 1], rows[n, 2] = 1.0, prompt, pairs
-                rows[n, 3], rows[n, 4] = decodes, total
-                times[n] = t_s
-                n += 1
+                for cached in _CACHED:
+                    pairs = prompt * (cached + prompt / 2.0)
+                    t_s = iteration(c, mhz, float(prompt), float(cached), pairs, 1.0, float(decodes), total)[0]
+                    rows[n, 0], rows[n, 1], rows[n, 2] = 1.0, prompt, pairs
+                    rows[n, 3], rows[n, 4] = decodes, total
+                    times[n] = t_s
+                    n += 1
                 prompt *= 2
             context *= 4
         decodes *= 2
-    return _fitted(rows[:n], times[:n], mhz)
+    about = (times[:n] >= limit_s / _NEAR) & (times[:n] <= limit_s * _NEAR)
+    if about.sum() < _ENOUGH_STEPS:
+        about[:] = True
+    return _fitted(rows[:n][about], times[:n][about], mhz)
 
 
 @compiled

@@ -29,6 +29,7 @@ SWEEPS = 60
 OUTLIER = 3.0  # a step that took so many times longer than expected was held up: it counts as if it took no longer
 LATE = 0.98  # share of steps that the margin is for
 LEAST_MARGIN, MOST_MARGIN = 0.05, 0.5
+LEAST_PROMPT_TOKENS = 16  # of a step, where any wait: under the strictest limit prompts still come to their end
 _SHORTEST_S = 1e-6
 _STILL = 1e-9  # s: coefficients that a sweep moves by no more have been found
 RECENT = 200  # steps whose errors make the margin

@@ -43,11 +43,12 @@ _BISECTIONS = 20
 
 class Steady(NamedTuple):
     """An instance in a steady state. `limit_s`: of a pass with decodes; 0: none. `scale`: measured over predicted pass
-    times."""
+    times. `margin`: how much longer than predicted a pass may take that is composed of prompts beside decodes."""
 
     costs: Floats  # (len(COST_COLUMNS),), with the whole token budget
     limit_s: float
     scale: float = 1.0
+    margin: float = 0.0
 
 
 @compiled
@@ -73,10 +74,11 @@ def way(i: Steady, part: tuple[int, int, int], least: tuple[float, float], most:
     to 1."""
     prefill, decode, cached = part
     context = cached + prefill + decode / 2.0
+    limit_s = i.limit_s / (1.0 + i.margin) if prefill > 0 else i.limit_s
     low, high, at = 0.0, 1.0, 1.0
     for _ in range(_BISECTIONS):
         n, chunk = least[0] + at * (most[0] - least[0]), least[1] + at * (most[1] - least[1])
-        if i.limit_s == 0.0 or i.scale * pass_s(i.costs, prefill, cached, chunk, n, context) <= i.limit_s:
+        if i.limit_s == 0.0 or i.scale * pass_s(i.costs, prefill, cached, chunk, n, context) <= limit_s:
             low = at
         else:
             high = at

@@ -25,6 +25,7 @@ from core.algorithms.split.split_point import (
     burden_s,
     pass_costs,
 )
+from core.algorithms.split.step_times import LEAST_PROMPT_TOKENS
 from core.algorithms.split.sustained_rates import Steady, pass_s
 from core.algorithms.split.virtual_passes import KV_CAPACITY, TOKEN_BUDGET
 from core.engine.compiled_model import model_row
@@ -35,8 +36,6 @@ Ints = NDArray[np.int64]
 Row = tuple[int, int, int]  # tokens to prefill, decode passes after them, tokens in the cache
 T = TypeVar("T")
 
-_BUDGET_STEP = 16  # tokens: passes of budgets in between are treated alike
-
 
 class EnginePasses:
     """The costs of an engine's passes, with the token budget that its batches are composed with.
@@ -46,32 +45,30 @@ class EnginePasses:
 
     def __init__(self, model: EngineModel, token_budget: int, max_sequences: int, itl_s: float) -> None:
         self._model, self._budget, self._most, self._itl_s = model, token_budget, max_sequences, itl_s
-        self._costs: dict[tuple[float, int], PassCosts] = {}
         self._fits: dict[float, Floats] = {}
 
-    def costs(self, mhz: float, contexts: Ints) -> PassCosts:
-        """Returns the costs of a pass beside decodes with these tokens in the cache, of shape (decodes,).
+    def costs(self, mhz: float, batch: Ints) -> PassCosts:
+        """Returns the costs of a pass of these requests, as `work` has them, of shape (requests, 3).
 
         Raises:
             ValueError: The model does not fit its GPUs.
         """
-        budget = self._budget
-        if self._itl_s > 0.0 and contexts.size:
-            n = contexts.size
-            room = step_fit.prompt_budget(self._fit(mhz), n, int(contexts.sum()), 0, self._itl_s, budget - n)
-            budget = min(budget, max(_BUDGET_STEP, (n + room) // _BUDGET_STEP * _BUDGET_STEP))
-        found = self._costs.get((mhz, budget))
-        if found is None:
-            found = self._costs[mhz, budget] = pass_costs(self._model, mhz, budget, self._most)
-        return found
+        found = pass_costs(self._model, mhz, self._budget, self._most)
+        decoding = batch[batch[:, 0] == 0, 2]
+        if self._itl_s == 0.0 or not decoding.size:
+            return found
+        under_way, n = batch[batch[:, 0] > 0], decoding.size
+        cached = int(under_way[0, 2] + under_way[0, 0] / 2) if len(under_way) else 0  # while half of it is done
+        room = step_fit.prompt_budget(self._fit(mhz), n, int(decoding.sum()), cached, self._itl_s, self._budget - n)
+        return found.with_budget(min(self._budget, n + max(LEAST_PROMPT_TOKENS, room)))
 
     def steady(self, mhz: float, scale: float = 1.0) -> Steady:
         """Returns the engine in a steady state, with the whole budget. Raises ValueError as `costs` does.
 
         `scale`: measured over predicted time of its passes.
         """
-        limit_s = self._itl_s / (1.0 + float(self._fit(mhz)[step_fit.MARGIN])) if self._itl_s > 0.0 else 0.0
-        return Steady(pass_costs(self._model, mhz, self._budget, self._most).values, limit_s, float(scale))
+        margin = float(self._fit(mhz)[step_fit.MARGIN]) if self._itl_s > 0.0 else 0.0
+        return Steady(pass_costs(self._model, mhz, self._budget, self._most).values, self._itl_s, float(scale), margin)
 
     def mean_pass_s(self, mhz: float, kv_usage: float, decodes: int, prompt_tokens: float, prompt: float) -> float:
         """Predicts the passes of an engine whose cache is full to a share: so many decodes, and prompt tokens on the
@@ -83,7 +80,7 @@ class EnginePasses:
     def _fit(self, mhz: float) -> Floats:
         if mhz not in self._fits:
             room = int(self._model.kv_capacity_tokens)
-            self._fits[mhz] = step_fit.fit_of(model_row(self._model), mhz, self._budget, self._most, room)
+            self._fits[mhz] = step_fit.fit_of(model_row(self._model), mhz, self._budget, self._most, room, self._itl_s)
         return self._fits[mhz]
 
 
@@ -129,11 +126,9 @@ def backlog(
     Raises:
         ValueError: The model does not fit its GPUs.
     """
-    batch = there[:running]
     rows = np.concatenate((there, np.array(due, dtype=np.int64))) if due else there
-    return Backlog.of(
-        passes.costs(mhz, batch[batch[:, 0] == 0, 2]), rows, running, scale=scale, steady=passes.steady(mhz, scale)
-    )
+    costs, steady = passes.costs(mhz, there[:running]), passes.steady(mhz, scale)
+    return Backlog.of(costs, rows, running, scale=scale, steady=steady)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from core.algorithms.clock.deadline_clock import (
     lowest_mhz,
 )
 from core.algorithms.split.step_fit import MHZ, fit_of, prompt_budget
+from core.algorithms.split.step_times import LEAST_PROMPT_TOKENS
 from core.compiled import compiled
 from core.engine.compiled_model import idle_watts, iteration
 
@@ -677,8 +678,10 @@ def within_limit(s: FleetArrays, i: int, budget: int, decodes: int, context: int
     if first == NONE or budget <= 0:
         return budget
     if s.fit[i, MHZ] != s.eng[i].mhz:
-        s.fit[i] = fit_of(s.cost[i], s.eng[i].mhz, s.eng[i].budget, s.eng[i].max_sequences, s.eng[i].whole)
-    return prompt_budget(s.fit[i], decodes, context, s.req[first].computed, s.eng[i].itl_limit_s, budget)
+        bounds = s.eng[i].budget, s.eng[i].max_sequences, s.eng[i].whole
+        s.fit[i] = fit_of(s.cost[i], s.eng[i].mhz, *bounds, s.eng[i].itl_limit_s)
+    room = prompt_budget(s.fit[i], decodes, context, s.req[first].computed, s.eng[i].itl_limit_s, budget)
+    return min(budget, max(LEAST_PROMPT_TOKENS, room))
 
 
 @compiled

@@ -127,5 +127,5 @@ def warm_up(instance: Instance, call: Call) -> None:
         best_cut([instance], [instance], call, split, wire.RequestTuning(), mix)
     limits = _limits(instance)
     passes = EnginePasses(_model(instance), limits.max_num_batched_tokens, limits.max_num_seqs, ITL_S)
-    passes.costs(instance.state.max_mhz, np.ones(1, dtype=np.int64))
+    passes.costs(instance.state.max_mhz, np.array([[0, 1, 1]]))
     passes.mean_pass_s(instance.state.max_mhz, 0.5, 1, 1.0, 1.0)

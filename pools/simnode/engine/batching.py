@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from core.algorithms.split.step_times import LEAST_PROMPT_TOKENS, StepLoad, StepTimes, pairs
 from core.engine.iteration import Iteration
 from core.ports import EngineLimits, EngineOptions
 
@@ -81,6 +82,7 @@ class Batcher:
         self._current: _Running | None = None
         self._begun_s = now_s  # when it was last seen what there is to do
         self._paused: str | None = None
+        self._steps = StepTimes()
         self._looked = -1  # the last stretch of `preempts_s` in which somebody may have given way
         gpus.idle(now_s)
 
@@ -210,15 +212,14 @@ class Batcher:
         if not decodes and not prefills:
             self._gpus.idle(at_s)
             return
-        iteration = self.cost.iteration(
-            self._gpus.clock_mhz,
-            prefills=[(tokens, sequence.computed) for sequence, tokens in prefills],
-            decodes=len(decodes),
-            context_tokens=_context_tokens(decodes),
-        )
+        chunks = [(tokens, sequence.computed) for sequence, tokens in prefills]
+        context_tokens = _context_tokens(decodes)
+        iteration = self.cost.iteration(self._gpus.clock_mhz, chunks, len(decodes), context_tokens)
+        prompt_tokens, pair_count = sum(tokens for tokens, _ in chunks), sum(pairs(*chunk) for chunk in chunks)
+        self._steps.observe(StepLoad(prompt_tokens, pair_count, len(decodes), context_tokens), iteration.t_s)
         self._gpus.work(at_s, iteration)
         self._current = _Running(at_s, at_s + iteration.t_s, decodes, prefills)
-        self.counters.iteration_tokens.observe(len(decodes) + sum(tokens for _, tokens in prefills))
+        self.counters.iteration_tokens.observe(len(decodes) + prompt_tokens)
 
     def _give_way(self, at_s: float) -> None:
         """Once in each stretch of `preempts_s` in which somebody waits: running requests make room."""
@@ -245,22 +246,17 @@ class Batcher:
     def _prefill_budget(self, decodes: Sequence[Generation]) -> int:
         """Tokens of prompts beside these decodes: within the token budget, and within the limit on ITL if there is one.
 
-        Of the latter the largest number that the engine model gives the time for, taken as one prompt (DynaServe,
+        Of the latter as many as vLLM with the plug-in finds room for, by the times of the steps so far (DynaServe,
         section 4.2). Without decodes nobody waits between tokens.
         """
         budget = self.limits.max_num_batched_tokens - len(decodes)
-        cached = [sequence.computed for sequence in self._queues.active if sequence.to_prefill]
         limit_s = self.limits.itl_limit_s
+        cached = [sequence.computed for sequence in self._queues.active if sequence.to_prefill]
         if limit_s is None or not decodes or not (cached or self.waiting):
             return budget
-        context_tokens = _context_tokens(decodes)
-        within, beyond = 0, budget + 1
-        while within + 1 < beyond:
-            tokens = (within + beyond) // 2
-            prefill = (tokens, max(cached, default=0))
-            found = self.cost.iteration(self._gpus.clock_mhz, [prefill], len(decodes), context_tokens)
-            within, beyond = (tokens, beyond) if found.t_s <= limit_s else (within, tokens)
-        return within
+        context_tokens, most_cached = _context_tokens(decodes), max(cached, default=0)
+        room = self._steps.prompt_budget(len(decodes), context_tokens, most_cached, limit_s, budget)
+        return min(budget, max(LEAST_PROMPT_TOKENS, room))
 
     def _prefills(self, budget: int) -> Iterator[tuple[Generation, int]]:
         """Yields the next chunks of the prompts that are under way."""
@@ -346,5 +342,5 @@ class Batcher:
             self.counters.time_per_output_token_s.observe(mean_s)
 
 
-def _context_tokens(decodes: Sequence[Generation]) -> float:
-    return float(sum(sequence.kv_tokens for sequence in decodes))
+def _context_tokens(decodes: Sequence[Generation]) -> int:
+    return sum(sequence.kv_tokens for sequence in decodes)

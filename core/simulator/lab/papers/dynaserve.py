@@ -174,7 +174,7 @@ _CHUNKS_ARE_CHEAP = why(
     bound=Claim(Calculated("most that a cut sustains, of whole requests", partial(most_of_cuts, _WHOLE_SHAPES)), 1.02),
     **_capacities("tuned", "pd_coloc", (1.5, 4.3, 6.5), 512),
     **_capacities("whole", "pd_coloc", (0.3, 0.75, 5.0), WHOLE),
-    **_capacities("own", "dynaserve", (1.25, 4.3, 6.5)),
+    **_capacities("own", "dynaserve", (1.5, 4.3, 6.5)),
 )
 _NEITHER_IDLES = why(
     "dynaserve leaves these requests whole, so that either instance prefills and decodes: of (2048, 512) it sustains "

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from core.algorithms.split.split_point import pass_costs
+from core.algorithms.split.step_times import LEAST_MARGIN
 from core.algorithms.split.sustained_rates import Steady, rate_of
 from core.algorithms.split.virtual_passes import parts
 from core.engine.engine_model import engine_model
-from core.policy.tuning import SplitTuning
 
 ITL_LIMIT_S = 0.1
 _TOKENS = 2048  # of an iteration, at most
@@ -25,7 +25,7 @@ def most_of_cuts(shapes: Sequence[tuple[int, int]]) -> float:
     """
     worker = engine_model("Qwen2.5-14B", "A100-80GB", 1, "vllm-v1")
     costs = pass_costs(worker, worker.gpu_params.f_max, _TOKENS)
-    alike = Steady(costs.values, ITL_LIMIT_S * (1.0 - SplitTuning().itl_margin))
+    alike = Steady(costs.values, ITL_LIMIT_S, margin=LEAST_MARGIN)
     found = []
     for prompt, output in shapes:
         total = prompt + output

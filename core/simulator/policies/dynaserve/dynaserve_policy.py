@@ -56,7 +56,7 @@ class DynaserveConfig:
     cut: SplitConfig = field(default_factory=SplitConfig)
     routing: str = "predicted"
     itl_limit_s: float | None = None
-    itl_margin: float = 0.05
+    itl_margin: float = 0.0
     chunked: bool = True
     calibrate_s: float = 1.0
     gain: float = 0.1
@@ -122,7 +122,8 @@ def begin(config: DynaserveConfig, world: World) -> Plan:
         handover = Handover(SECOND, "prompt", token_s, config.latency_s, config.chunked)
         return Plan(members, (PoolPlan(FIRST, "round_robin", handover), PoolPlan(SECOND, "round_robin")), cells, ())
     handover = Handover(FIRST, "routed", token_s, config.latency_s, config.chunked)
-    tracker = LoadTracker(tuple(PredictedInstance(spec, itl_s) for spec in specs), token_s, config.latency_s)
+    engines = tuple(PredictedInstance(spec, itl_s) for spec in specs)
+    tracker = LoadTracker(engines, token_s, config.latency_s, config.cut.margin_tokens)
     scheduler = GlobalScheduler(config, tracker)
     members = tuple(Member(spec, FIRST) for spec in specs)
     return Plan(members, (PoolPlan(FIRST, "round_robin", handover),), cells, (scheduler,), scheduler)

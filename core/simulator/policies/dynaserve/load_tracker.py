@@ -97,8 +97,11 @@ class _Snapshot:
 class LoadTracker:
     """All micro-requests that are placed and not over, and the instances that they are on."""
 
-    def __init__(self, instances: tuple[PredictedInstance, ...], link_token_s: float, latency_s: float) -> None:
+    def __init__(
+        self, instances: tuple[PredictedInstance, ...], link_token_s: float, latency_s: float, margin_tokens: int = 0
+    ) -> None:
         self.instances = instances
+        self._margin_tokens = margin_tokens  # of predicted answers
         self._token_s, self._latency_s = link_token_s, latency_s
         self._placed = _Requests()
         self._seen: list[set[int]] = [set() for _ in instances]
@@ -173,7 +176,7 @@ class LoadTracker:
         return list(to_come.values())
 
     def _costs(self, i: int, view: FleetView, running: Ints) -> PassCosts:
-        return self.instances[i].passes.costs(float(view.mhz[i]), running[running[:, LEFT] == 0, CACHED])
+        return self.instances[i].passes.costs(float(view.mhz[i]), running[:, LEFT : CACHED + 1])
 
     # -- how fast it is --------------------------------------------------------------------------------
 
@@ -196,7 +199,7 @@ class LoadTracker:
             return
         admitted = sum(number not in waiting for number in last.states[: last.running, NUMBER].tolist())
         known = {row[NUMBER] for row in before}
-        done = [_done(row, now.get(row[NUMBER]), passes) for row in before]
+        done = [_done(row, now.get(row[NUMBER]), passes, self._margin_tokens) for row in before]
         done += [self._came(i, row) for number, row in now.items() if number not in known]
         engine = self.instances[i]
         predicted_s = finish_s(Backlog.of(last.costs, done, admitted))
@@ -210,10 +213,11 @@ class LoadTracker:
         return max(0, min(now[CACHED], prompt) - brought), max(0, now[GENERATED] - had), brought
 
 
-def _done(before: list[int], now: list[int] | None, passes: int) -> Row:
-    """Returns what a micro-request did between two looks at it; one that has left did all it had to."""
+def _done(before: list[int], now: list[int] | None, passes: int, margin_tokens: int) -> Row:
+    """Returns what a micro-request did between two looks at it; one that has left did all it had to, which is its
+    predicted answer without the margin."""
     if now is None:
-        return before[LEFT], min(before[DECODES], passes), before[CACHED]
+        return before[LEFT], min(max(0, before[DECODES] - margin_tokens), passes), before[CACHED]
     if before[LEFT] == 0:
         return 0, max(0, now[GENERATED] - before[GENERATED]), before[CACHED]
     if now[LEFT] > 0:

@@ -24,57 +24,59 @@ def step_s(mhz: float, prompt: int, cached: int, decodes: int, context: int) -> 
     )
 
 
-def some_steps(count: int, seed: int) -> list[tuple[int, int, int]]:
-    """Returns steps as (prompt tokens, decodes, context tokens of all)."""
+def some_steps(count: int, seed: int) -> list[tuple[int, int, int, int]]:
+    """Returns steps as (prompt tokens, tokens of that prompt computed before, decodes, context tokens of all)."""
     rng, found = random.Random(seed), []
     while len(found) < count:
         prompt, decodes, context = rng.randrange(16, TOKENS), rng.randrange(1, SEQUENCES), rng.randrange(64, 8192)
         if decodes * context <= CAPACITY:
-            found.append((prompt, decodes, decodes * context))
+            found.append((prompt, rng.choice((0, rng.randrange(8192))), decodes, decodes * context))
     return found
 
 
 @pytest.mark.parametrize("mhz", CLOCKS)
 def test_steps_take_no_longer_than_the_fit_and_its_margin(mhz: float) -> None:
-    fit = fit_of(ROW, mhz, TOKENS, SEQUENCES, CAPACITY)
+    fit = fit_of(ROW, mhz, TOKENS, SEQUENCES, CAPACITY, 0.1)
     assert fit.shape == (FIT,)
     assert fit[MHZ] == mhz
     over = []
-    for prompt, decodes, context in some_steps(500, 1):
-        predicted_s = fit[0] + fit[1] * prompt + fit[2] * pairs(prompt, 0) + fit[3] * decodes + fit[4] * context
-        over.append(step_s(mhz, prompt, 0, decodes, context) / predicted_s - 1.0)
+    for prompt, cached, decodes, context in some_steps(500, 1):
+        predicted_s = fit[0] + fit[1] * prompt + fit[2] * pairs(prompt, cached) + fit[3] * decodes + fit[4] * context
+        over.append(step_s(mhz, prompt, cached, decodes, context) / predicted_s - 1.0)
     assert np.quantile(over, 0.98) <= fit[MARGIN] + 0.01
     assert fit[MARGIN] < 0.1
 
 
 @pytest.mark.parametrize("mhz", CLOCKS)
 @pytest.mark.parametrize("limit_s", [0.03, 0.05, 0.1])
-def test_steps_keep_the_limit_and_use_it(mhz: float, limit_s: float) -> None:
-    fit = fit_of(ROW, mhz, TOKENS, SEQUENCES, CAPACITY)
+@pytest.mark.parametrize("cached", [0, 6000])
+def test_steps_keep_the_limit_and_use_it(mhz: float, limit_s: float, cached: int) -> None:
+    fit = fit_of(ROW, mhz, TOKENS, SEQUENCES, CAPACITY, limit_s)
     took = []
-    for _, decodes, context in some_steps(200, 2):
-        budget = prompt_budget(fit, decodes, context, 0, limit_s, TOKENS)
+    for _, _, decodes, context in some_steps(200, 2):
+        budget = prompt_budget(fit, decodes, context, cached, limit_s, TOKENS)
         if 0 < budget < TOKENS:
-            took.append(step_s(mhz, budget, 0, decodes, context) / limit_s)
+            took.append(step_s(mhz, budget, cached, decodes, context) / limit_s)
     assert len(took) > 5
-    assert np.mean(np.array(took) <= 1.0) >= 0.95  # a policy's `itl_margin` covers the others
+    assert np.mean(np.array(took) <= 1.0) >= 0.9  # of all kinds of steps 0.98 do
     assert max(took) < 1.02
     assert np.median(took) > 0.85
 
 
 def test_compiled_budget_is_the_plug_ins() -> None:
-    fit = fit_of(ROW, 1410.0, TOKENS, SEQUENCES, CAPACITY)
+    fit = fit_of(ROW, 1410.0, TOKENS, SEQUENCES, CAPACITY, 0.1)
     costs = fit[:5].tolist()
-    for _, decodes, context in some_steps(200, 3):
+    for _, _, decodes, context in some_steps(200, 3):
         plain = prompt_tokens_within(costs, decodes, context, 512, 0.05 / (1.0 + float(fit[MARGIN])), TOKENS)
         assert prompt_budget(fit, decodes, context, 512, 0.05, TOKENS) == plain
 
 
 def test_engine_that_learns_composes_as_the_fit_does() -> None:
     """The plug-in, after some hundred steps of the model's, gives prompts about as much room."""
-    fit, times = fit_of(ROW, 1410.0, TOKENS, SEQUENCES, CAPACITY), StepTimes()
-    for prompt, decodes, context in some_steps(600, 4):
-        times.observe(StepLoad(prompt, pairs(prompt, 0), decodes, context), step_s(1410.0, prompt, 0, decodes, context))
-    for decodes, context in ((8, 4000), (32, 32_000), (64, 64_000)):
-        learned = times.prompt_budget(decodes, context, 0, 0.095, TOKENS)
-        assert learned == pytest.approx(prompt_budget(fit, decodes, context, 0, 0.095, TOKENS), rel=0.1)
+    fit, times = fit_of(ROW, 1410.0, TOKENS, SEQUENCES, CAPACITY, 0.1), StepTimes()
+    for prompt, cached, decodes, context in some_steps(600, 4):
+        load = StepLoad(prompt, pairs(prompt, cached), decodes, context)
+        times.observe(load, step_s(1410.0, prompt, cached, decodes, context))
+    for decodes, context, cached in ((8, 4000, 0), (32, 32_000, 4000), (64, 64_000, 8000)):
+        learned = times.prompt_budget(decodes, context, cached, 0.095, TOKENS)
+        assert learned == pytest.approx(prompt_budget(fit, decodes, context, cached, 0.095, TOKENS), rel=0.1)

@@ -109,3 +109,11 @@ def test_cuts_get_more_through_than_whole_requests_when_the_limit_is_short() -> 
     )
     assert (cut.rows["itl_p99_s"] < 0.03).all()
     assert cut.rows["finish_s"].max() < 0.95 * whole.rows["finish_s"].max()
+
+
+def test_goodput_is_that_of_disaggregation_when_the_limit_is_short_and_a_cut_near_the_prompts_end_is_best() -> None:
+    requests = drawn([(512, 128)], 0.9, 4, 400)
+    own = outcome_of({"name": "dynaserve", "itl_limit_s": 0.03}, requests, 2048)
+    apart = outcome_of({"name": "pd_disagg"}, requests, 2048)
+    assert (own.rows["itl_p99_s"] < 0.03).all()
+    assert own.rows["finish_s"].max() < apart.rows["finish_s"].max() / LEAST

@@ -103,7 +103,7 @@ def test_instances_have_the_knobs_rules_on_groups_and_on_a_fleet_that_is_cut(fle
     found = run(f"single_pool {{{rules}{fleet}}}")
     assert {spec.max_sequences for spec in found.fleet.instances} == {9}
     assert {pool.routing for pool in found.fleet.pools} == {"least_loaded"}
-    wanted = Scheduling("srtf", prefill_token_s=1.0, margin=1.0, itl_limit_s=0.95 * 0.15, chunk_tokens=256)
+    wanted = Scheduling("srtf", prefill_token_s=1.0, margin=1.0, itl_limit_s=0.15, chunk_tokens=256)
     assert {spec.scheduling for spec in found.fleet.instances} == {wanted}
 
 
