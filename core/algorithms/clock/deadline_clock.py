@@ -204,3 +204,67 @@ def hurried_mhz(
     least_s, pace_s = min(slack_s, share * slack_s), share * tpot_s
     wanted = lowest_mhz(c, floor_mhz, step_mhz, prompts, decodes, context, least_s, pace_s, now_s, budget, chunk, seats)
     return float(max(mhz, min(wanted, knee)))
+
+
+@compiled
+def lowest_after_switch(
+    c: Floats,
+    present_mhz: float,
+    switch_s: float,
+    floor_mhz: float,
+    step_mhz: float,
+    prompts: Any,
+    decodes: int,
+    context: int,
+    slack_s: float,
+    tpot_s: float,
+    now_s: float,
+    budget: int,
+    chunk: int,
+    seats: int,
+) -> float:
+    """Returns the lowest clock, in MHz, where another than the present takes time to come. Until a higher one is there
+    work goes on at the present: what is lost of that time goes with how much lower it is. A lower one may come late.
+
+    Args:
+        present_mhz: The clock last asked for.
+        switch_s: From asking for a clock until it is there.
+        floor_mhz: As of `lowest_mhz`, which has the other arguments too: costs of shape (costs,) and prompts of shape
+            (prompts,) among them.
+    """
+    now = lowest_mhz(c, floor_mhz, step_mhz, prompts, decodes, context, slack_s, tpot_s, now_s, budget, chunk, seats)
+    if switch_s <= 0.0 or now <= present_mhz:
+        return now
+    lost_s = switch_s * (1.0 - present_mhz / now)
+    left_s, from_s = slack_s - lost_s, now_s + lost_s
+    return lowest_mhz(c, floor_mhz, step_mhz, prompts, decodes, context, left_s, tpot_s, from_s, budget, chunk, seats)
+
+
+@compiled
+def next_iteration_mhz(
+    c: Floats,
+    floor_mhz: float,
+    step_mhz: float,
+    prompts: Any,
+    decodes: int,
+    context: int,
+    tpot_s: float,
+    now_s: float,
+    budget: int,
+    chunk: int,
+    seats: int,
+) -> float:
+    """Returns the lowest clock, in MHz, at which the next iteration keeps the limits, and the top one while a prompt
+    waits behind it (VoltanaLLM's EcoFreq).
+
+    An iteration with answers is to take no longer than `tpot_s`: how far they are ahead does not count. How long a
+    prompt has waited does. The arguments are those of `lowest_mhz`: costs of shape (costs,) and prompts of shape
+    (prompts,) among them.
+    """
+    room = budget - decodes
+    for p in range(prompts.shape[0]):
+        left = prompts[p]["left"]
+        if left > min(room, chunk) or decodes + p >= seats:
+            return float(c[F_MAX])
+        room -= left
+    return lowest_mhz(c, floor_mhz, step_mhz, prompts, decodes, context, 0.0, tpot_s, now_s, budget, chunk, seats)

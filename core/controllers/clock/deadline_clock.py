@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from core.algorithms.clock.deadline_clock import NO_SLACK_S, answers_in_time, hurried_mhz, in_time, lowest_mhz
+from core.algorithms.clock.deadline_clock import (
+    NO_SLACK_S,
+    answers_in_time,
+    hurried_mhz,
+    in_time,
+    lowest_after_switch,
+    next_iteration_mhz,
+)
 from core.controllers.basis import basis_json
 from core.engine.compiled_model import F_MAX
 from core.engine.measured import Basis
@@ -28,13 +35,19 @@ ROOM = "room in cache and batch"
 @dataclass(frozen=True, slots=True, eq=False)
 class DeadlineConfig:
     """An engine: its costs of shape (costs,), of `core.engine.compiled_model`, its limits, and the clocks looked at,
-    which are the floor and those `step_mhz` apart below the top."""
+    which are the floor and those `step_mhz` apart below the top.
+
+    `switch_s`: from asking for a clock until it is there. `ahead`: the limits of all that waits are kept; else those of
+    the next iteration (VoltanaLLM).
+    """
 
     costs: Floats
     limits: EngineLimits
     floor_mhz: float
     step_mhz: float
     basis: Basis | None = None
+    switch_s: float = 0.0
+    ahead: bool = True
 
     def __post_init__(self) -> None:
         if self.step_mhz <= 0.0:
@@ -93,15 +106,26 @@ def step(
     state: DeadlineState | None, obs: DeadlineObservation, config: DeadlineConfig
 ) -> tuple[DeadlineState, Effects]:
     """Makes one search; a SetSmClock when the clock changes. There is no next tick: the next look is one."""
-    c, floor_mhz, step_mhz = config.costs, config.floor_mhz, config.step_mhz
-    needed_mhz = lowest_mhz(c, floor_mhz, step_mhz, obs.prompts, *obs.answers, *config.bounds)
-    mhz = hurried_mhz(c, needed_mhz, floor_mhz, step_mhz, obs.prompts, *obs.answers, *config.bounds, obs.share)
     asked = None if state is None else state.target_mhz
+    needed_mhz = _needed_mhz(config.floor_mhz if asked is None else asked, obs, config)
+    mhz = needed_mhz
+    if config.ahead:
+        c, floor_mhz, step_mhz = config.costs, config.floor_mhz, config.step_mhz
+        mhz = hurried_mhz(c, mhz, floor_mhz, step_mhz, obs.prompts, *obs.answers, *config.bounds, obs.share)
     if mhz == asked:
         return state or DeadlineState(mhz), Effects((), None, _held(mhz))
     return DeadlineState(mhz), Effects(
         (SetSmClock(obs.instance, mhz),), None, _why(asked, needed_mhz, mhz, obs, config)
     )
+
+
+def _needed_mhz(present_mhz: float, obs: DeadlineObservation, config: DeadlineConfig) -> float:
+    c, floor_mhz, step_mhz = config.costs, config.floor_mhz, config.step_mhz
+    if not config.ahead:
+        answers = obs.decodes, obs.context_tokens, obs.tpot_s, obs.now_s
+        return next_iteration_mhz(c, floor_mhz, step_mhz, obs.prompts, *answers, *config.bounds)
+    switch_s, prompts = config.switch_s, obs.prompts
+    return lowest_after_switch(c, present_mhz, switch_s, floor_mhz, step_mhz, prompts, *obs.answers, *config.bounds)
 
 
 def kept_at(mhz: float, obs: DeadlineObservation, config: DeadlineConfig) -> str | None:

@@ -32,7 +32,8 @@ from core.algorithms.clock.deadline_clock import (
     NO_SLACK_S,
     hurried_mhz,
     left_of_limits,
-    lowest_mhz,
+    lowest_after_switch,
+    next_iteration_mhz,
 )
 from core.algorithms.split.step_fit import MHZ, fit_of, prompt_budget
 from core.algorithms.split.step_times import LEAST_PROMPT_TOKENS
@@ -53,7 +54,7 @@ AHEAD, IN_FLIGHT, DONE, REJECTED = 0, 1, 2, 3
 # States of an instance. Starting: its GPUs are in transition, be it a cold start or a halt for a re-shard.
 OFF, STARTING, SERVING, DRAINING = 0, 1, 2, 3
 # Routing within a pool.
-ROUND_ROBIN, LEAST_LOADED, WEIGHTED, LEAST_BACKLOG = 0, 1, 2, 3
+ROUND_ROBIN, LEAST_LOADED, WEIGHTED, LEAST_BACKLOG, LEAST_ENERGY = range(5)
 ALIKE_S = 0.02  # backlogs below this are equal
 ALIKE_SHARE = 0.25  # of a TTFT limit: backlogs below it are equal, however long
 # Order of an instance's queue.
@@ -62,6 +63,7 @@ FCFS, SJF, SRTF, EDF, LLF = 0, 1, 2, 3, 4
 WHOLE, AT_PROMPT, AT_RATIO = 0, 1, 2
 MAX_SUCCESSORS = 8  # instances that one instance can be re-sharded into
 STRETCH_S = 5.0  # arrivals are counted in stretches of this length
+MOST_J = 1e9  # no answer adds so much to an iteration
 LOOK_S = 0.1  # how often a clock by deadlines is looked at, beside each arrival
 
 # Gaps between tokens are counted in bins of 0.5 %, from 10 us on.
@@ -133,6 +135,8 @@ INSTANCE = np.dtype(
         ("itl_limit_s", np.float64),  # prefills are cut so that iterations with decodes take no longer; 0: not
         ("floor_mhz", np.float64),  # the lowest clock by deadlines; 0: the clock is set from outside
         ("step_mhz", np.float64),  # the distance of these clocks
+        ("switch_s", np.float64),  # from asking for one of them until it is there
+        ("ahead", np.bool_),  # it looks ahead of the next iteration
         ("prompt_token_s", np.float64),  # what a prompt token takes at the top clock, in a full iteration
         # found
         ("state", np.int64),
@@ -157,6 +161,9 @@ INSTANCE = np.dtype(
         ("look_s", np.float64),
         ("look_iteration", np.int64),
         ("look_decodes", np.int64),
+        ("wanted_mhz", np.float64),  # the clock by deadlines last asked for
+        ("coming_mhz", np.float64),  # that of the switch under way, and when it is there; infinite: none is under way
+        ("comes_s", np.float64),
         # sums and counts of latencies so far, as engines count them: TTFT, gaps between tokens, E2E
         ("ttft_s", np.float64),
         ("ttfts", np.int64),
@@ -702,11 +709,16 @@ def paced_mhz(s: FleetArrays, i: int, decodes: int, context: int, now_s: float) 
         tpot_s = min(tpot_s, s.cell_limit[s.req[r].cell, 1])
         n = prompt_ahead(s, r, n)
         r = s.req[r].next
-    cache, seats = s.eng[i].kv_used / s.eng[i].capacity, s.eng[i].running / s.eng[i].max_sequences
-    share = left_of_limits(cache, seats, s.eng[i].running)
     c, floor_mhz, step_mhz, prompts = s.cost[i], s.eng[i].floor_mhz, s.eng[i].step_mhz, s.prompts[:n]
     bounds = s.eng[i].budget, s.eng[i].chunk_tokens, s.eng[i].max_sequences
-    mhz = lowest_mhz(c, floor_mhz, step_mhz, prompts, decodes, context, slack_s, tpot_s, now_s, *bounds)
+    if not s.eng[i].ahead:
+        return next_iteration_mhz(c, floor_mhz, step_mhz, prompts, decodes, context, tpot_s, now_s, *bounds)
+    cache, seats = s.eng[i].kv_used / s.eng[i].capacity, s.eng[i].running / s.eng[i].max_sequences
+    share = left_of_limits(cache, seats, s.eng[i].running)
+    asked = s.eng[i].wanted_mhz, s.eng[i].switch_s
+    mhz = lowest_after_switch(
+        c, *asked, floor_mhz, step_mhz, prompts, decodes, context, slack_s, tpot_s, now_s, *bounds
+    )
     return hurried_mhz(c, mhz, floor_mhz, step_mhz, prompts, decodes, context, slack_s, tpot_s, now_s, *bounds, share)
 
 
@@ -731,16 +743,37 @@ def looks(s: FleetArrays, i: int, decodes: int, now_s: float) -> bool:
 
 
 @compiled
+def ask_clock(s: FleetArrays, i: int, mhz: float, now_s: float) -> None:
+    """Asks for another clock by deadlines. One switch follows another: what is asked for meanwhile waits its turn."""
+    s.eng[i].wanted_mhz = mhz
+    if s.eng[i].switch_s <= 0.0:
+        take_clock(s, i, mhz, now_s)
+    elif s.eng[i].comes_s == np.inf and mhz != s.eng[i].mhz:
+        s.eng[i].coming_mhz, s.eng[i].comes_s = mhz, now_s + s.eng[i].switch_s
+
+
+@compiled
 def take_clock(s: FleetArrays, i: int, mhz: float, now_s: float) -> None:
     """Lets an instance go on at another clock."""
     if mhz != s.eng[i].mhz:
-        account_time(s, i, now_s)
+        account_time(s, i, max(now_s, s.eng[i].on_since_s))
         s.eng[i].mhz = mhz
+
+
+@compiled
+def take_switches(s: FleetArrays, i: int, now_s: float) -> None:
+    """Takes the clocks that are there by now."""
+    while s.eng[i].comes_s <= now_s + TIE_S:
+        comes_s = s.eng[i].comes_s
+        take_clock(s, i, s.eng[i].coming_mhz, comes_s)
+        s.eng[i].comes_s = np.inf
+        ask_clock(s, i, s.eng[i].wanted_mhz, comes_s)
 
 
 @compiled
 def begin(s: FleetArrays, i: int, now_s: float) -> None:
     """Composes the next iteration (or as many equal ones as follow each other), or lets the instance idle."""
+    take_switches(s, i, now_s)
     if s.eng[i].successors > 0:
         leave(s, i, now_s)
         return
@@ -769,8 +802,8 @@ def begin(s: FleetArrays, i: int, now_s: float) -> None:
                 left = min(left, s.req[r].split - s.req[r].kv)
             shortest = left if shortest == 0 else min(shortest, left)
     if s.eng[i].floor_mhz > 0.0 and looks(s, i, decodes, now_s):
-        take_clock(s, i, paced_mhz(s, i, decodes, context, now_s), now_s)
-        s.eng[i].look_s = now_s + LOOK_S
+        ask_clock(s, i, paced_mhz(s, i, decodes, context, now_s), now_s)
+        s.eng[i].look_s = now_s + LOOK_S if s.eng[i].ahead else now_s
         s.eng[i].look_iteration, s.eng[i].look_decodes = s.eng[i].iterations + CATCH_UP, decodes
     budget = s.eng[i].budget - decodes
     if s.eng[i].itl_limit_s > 0.0 and decodes > 0:
@@ -811,12 +844,34 @@ def begin(s: FleetArrays, i: int, now_s: float) -> None:
 @compiled
 def rest(s: FleetArrays, i: int, now_s: float) -> None:
     """Nothing to do. A draining instance is off now."""
-    if s.eng[i].floor_mhz > 0.0:
-        take_clock(s, i, s.eng[i].floor_mhz, now_s)
     s.eng[i].steps = 0
     s.eng[i].idle_since_s = now_s
+    if s.eng[i].floor_mhz > 0.0:
+        ask_clock(s, i, s.eng[i].floor_mhz, now_s)
     if s.eng[i].state == DRAINING and s.eng[i].waiting == 0:
         switch_off(s, i, now_s)
+
+
+@compiled
+def switching_iteration(
+    s: FleetArrays, i: int, new: float, cached: float, pairs: float, prefills: float, decodes: float, context: float
+) -> tuple[float, float, float]:
+    """Returns the seconds and joules of an iteration, and the joules of its decodes alone, through the clocks that come
+    while it runs: at each of them its share of the work."""
+    took_s, energy_j, alone_j, left = 0.0, 0.0, 0.0, 1.0
+    mhz, coming_mhz, in_s = s.eng[i].mhz, s.eng[i].coming_mhz, s.eng[i].comes_s - s.eng[i].start_s
+    while True:
+        t_s, own_j, _ = iteration(s.cost[i], mhz, new, cached, pairs, prefills, decodes, context)
+        ends = took_s + left * t_s <= in_s
+        part = left if ends else max(0.0, in_s - took_s) / t_s
+        energy_j += part * own_j
+        if prefills > 0.0 and decodes > 0.0:
+            alone_j += part * iteration(s.cost[i], mhz, 0.0, 0.0, 0.0, 0.0, decodes, context)[1]
+        if ends:
+            return took_s + left * t_s, energy_j, alone_j
+        took_s, left = in_s, left - part
+        mhz, coming_mhz = coming_mhz, s.eng[i].wanted_mhz
+        in_s = np.inf if coming_mhz == mhz else in_s + s.eng[i].switch_s
 
 
 @compiled
@@ -825,10 +880,7 @@ def one_iteration(
 ) -> None:
     """Begins an iteration with prefills: the decoding sequences pay what they would have cost alone, the prefills the
     rest."""
-    t_s, energy_j, _ = iteration(s.cost[i], s.eng[i].mhz, new, cached, pairs, prefills, decodes, context)
-    alone_j = 0.0
-    if decodes > 0.0:
-        alone_j = iteration(s.cost[i], s.eng[i].mhz, 0.0, 0.0, 0.0, 0.0, decodes, context)[1]
+    t_s, energy_j, alone_j = switching_iteration(s, i, new, cached, pairs, prefills, decodes, context)
     s.eng[i].steps, s.eng[i].first_s, s.eng[i].slope_s, s.eng[i].first_j, s.eng[i].slope_j = 1, t_s, 0.0, energy_j, 0.0
     s.eng[i].prefill_j = max(0.0, energy_j - alone_j)
     s.eng[i].end_s = s.eng[i].start_s + t_s
@@ -855,7 +907,14 @@ def many_iterations(s: FleetArrays, i: int, steps: int, decodes: int, context: i
     s.eng[i].steps, s.eng[i].first_s, s.eng[i].first_j, s.eng[i].prefill_j = steps, first_s, first_j, 0.0
     s.eng[i].slope_s = (last_s - first_s) / (steps - 1) if steps > 1 else 0.0
     s.eng[i].slope_j = (last_j - first_j) / (steps - 1) if steps > 1 else 0.0
-    s.eng[i].end_s = s.eng[i].start_s + series(first_s, s.eng[i].slope_s, steps)
+    in_s = s.eng[i].comes_s - s.eng[i].start_s
+    if in_s < series(first_s, s.eng[i].slope_s, steps):  # up to the iteration in which another clock comes
+        steps = terms_within(first_s, s.eng[i].slope_s, steps, in_s)
+        if steps == 0:
+            steps, s.eng[i].slope_s, s.eng[i].slope_j = 1, 0.0, 0.0
+            s.eng[i].first_s, s.eng[i].first_j, _ = switching_iteration(s, i, 0.0, 0.0, 0.0, 0.0, b, float(context))
+        s.eng[i].steps = steps
+    s.eng[i].end_s = s.eng[i].start_s + series(s.eng[i].first_s, s.eng[i].slope_s, steps)
 
 
 @compiled
@@ -1108,8 +1167,20 @@ def advance(s: FleetArrays, i: int, to_s: float) -> None:
 
 @compiled
 def settle_idle(s: FleetArrays, i: int, now_s: float) -> None:
-    """Adds the energy of doing nothing up to now."""
-    if s.eng[i].steps > 0 or now_s <= s.eng[i].idle_since_s:
+    """Adds the energy of doing nothing up to now, at the clocks of that time."""
+    if s.eng[i].steps > 0:
+        return
+    while s.eng[i].comes_s <= now_s:
+        comes_s = s.eng[i].comes_s
+        idle_up_to(s, i, comes_s)
+        take_switches(s, i, comes_s)
+    idle_up_to(s, i, now_s)
+
+
+@compiled
+def idle_up_to(s: FleetArrays, i: int, now_s: float) -> None:
+    """Adds the energy of doing nothing up to now, at the clock that it has."""
+    if now_s <= s.eng[i].idle_since_s:
         return
     if s.eng[i].state != OFF:
         energy_j = idle_watts(s.cost[i], s.eng[i].mhz) * (now_s - s.eng[i].idle_since_s)
@@ -1128,7 +1199,8 @@ def settle_idle(s: FleetArrays, i: int, now_s: float) -> None:
 def switch_on(s: FleetArrays, i: int, mhz: float, now_s: float) -> None:
     """Begins an instance's start; its time on counts from now."""
     s.eng[i].state = STARTING
-    s.eng[i].mhz = mhz
+    s.eng[i].mhz = s.eng[i].wanted_mhz = mhz
+    s.eng[i].comes_s = np.inf
     s.eng[i].idle_since_s = s.eng[i].on_since_s = now_s
     s.counts[SEATS] += s.eng[i].max_sequences
 
@@ -1158,7 +1230,8 @@ def serve(s: FleetArrays, i: int, pool: int, now_s: float) -> None:
     """Joins its pool; requests that waited for somebody are dispatched."""
     settle_idle(s, i, now_s)
     s.eng[i].state = SERVING
-    if s.eng[i].floor_mhz > 0.0:  # nothing is to be done yet
+    if s.eng[i].floor_mhz > 0.0:  # nothing is to be done yet, and it may have had the clock while it started
+        s.eng[i].wanted_mhz = s.eng[i].floor_mhz
         take_clock(s, i, s.eng[i].floor_mhz, now_s)
     s.eng[i].capacity = s.eng[i].whole
     s.members[pool, s.pool[pool].size] = i
@@ -1297,11 +1370,13 @@ def choose_of(s: FleetArrays, r: int, pool: int, most: int, now_s: float) -> int
         if routing == ROUND_ROBIN:
             s.pool[pool].turn = turn + 1
             return int(i)
-        if routing in (LEAST_LOADED, LEAST_BACKLOG):
+        if routing in (LEAST_LOADED, LEAST_BACKLOG, LEAST_ENERGY):
             advance(s, i, now_s)
             score = (s.eng[i].running + s.eng[i].waiting + 1) / s.eng[i].weight
             if routing == LEAST_BACKLOG:
                 score = backlog_score(s, i, r, score)
+            elif routing == LEAST_ENERGY:
+                score = energy_score(s, i, r, score)
         else:
             total += s.eng[i].weight
             s.eng[i].credit += s.eng[i].weight
@@ -1326,6 +1401,34 @@ def backlog_score(s: FleetArrays, i: int, r: int, load: float) -> float:
         if left_of_limits(s.eng[i].kv_used / s.eng[i].capacity, count / s.eng[i].max_sequences, count) >= 1.0:
             return -load
     return max(ALIKE_S, behind_s) + ALIKE_S / 100.0 * load
+
+
+@compiled
+def energy_score(s: FleetArrays, i: int, r: int, load: float) -> float:
+    """Returns what routing by energy compares: the joules that an answer more adds to an iteration, at the clock that
+    the instance has asked for. Where iterations would no longer keep the limit at it, or room runs short, it is the
+    load, behind all others.
+    """
+    decodes, context = 0, 0
+    for p in range(s.eng[i].running):
+        if s.req[s.active[i, p]].to_prefill == 0:
+            decodes += 1
+            context += s.req[s.active[i, p]].kv + 1
+    other = s.eng[i].queue_head
+    while other != NONE:
+        decodes += 1
+        context += s.req[other].computed + s.req[other].to_prefill + 1
+        other = s.req[other].next
+    count = s.eng[i].running + s.eng[i].waiting
+    room = left_of_limits(s.eng[i].kv_used / s.eng[i].capacity, count / s.eng[i].max_sequences, count)
+    mhz = s.eng[i].wanted_mhz if s.eng[i].floor_mhz > 0.0 else s.eng[i].mhz
+    with_it = context + s.req[r].computed + s.req[r].to_prefill + 1
+    t_s, with_j, _ = iteration(s.cost[i], mhz, 0.0, 0.0, 0.0, 0.0, float(decodes + 1), float(with_it))
+    if t_s > s.cell_limit[s.req[r].cell, 1] or room < 1.0:
+        return MOST_J + load
+    if decodes == 0:
+        return with_j - float(idle_watts(s.cost[i], mhz)) * t_s
+    return with_j - iteration(s.cost[i], mhz, 0.0, 0.0, 0.0, 0.0, float(decodes), float(context))[1]
 
 
 @compiled

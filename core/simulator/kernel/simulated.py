@@ -13,7 +13,7 @@ from core.types import Limits
 
 TOKENS_PER_ITERATION = 2048  # vLLM's long-standing default of max_num_batched_tokens with chunked prefill
 MAX_SEQUENCES = 256  # vLLM's max_num_seqs
-ROUTINGS = ("round_robin", "least_loaded", "weighted", "least_backlog")
+ROUTINGS = ("round_robin", "least_loaded", "weighted", "least_backlog", "least_energy")
 ORDERS = ("fcfs", "sjf", "srtf", "edf", "llf")
 
 
@@ -76,10 +76,16 @@ class Scheduling:
 @dataclass(frozen=True, slots=True)
 class Pacing:
     """The clock is the lowest by deadlines (`core.algorithms.clock.deadline_clock`): of those `step_mhz` apart below
-    the top, down to `floor_mhz`."""
+    the top, down to `floor_mhz`.
+
+    `switch_s`: from asking for a clock until it is there; one switch follows another. `ahead`: it keeps the limits of
+    all that waits; else those of the next iteration.
+    """
 
     floor_mhz: float
     step_mhz: float
+    switch_s: float = 0.0
+    ahead: bool = True
 
 
 @dataclass(frozen=True, slots=True)

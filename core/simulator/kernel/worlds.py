@@ -85,6 +85,7 @@ def _instance_rows(specs: Sequence[InstanceSpec], costs: Floats) -> NDArray[np.v
     rows["mhz"] = [spec.mhz for spec in specs]
     rows["weight"] = 1.0
     rows["looked"] = -1
+    rows["comes_s"] = np.inf
     rows["order"] = [ORDERS.index(spec.scheduling.order) for spec in specs]
     for name in ("aging", "token_s", "prefill_token_s", "preempts_s", "margin", "itl_limit_s"):
         rows[name] = [getattr(spec.scheduling, name) for spec in specs]
@@ -92,6 +93,7 @@ def _instance_rows(specs: Sequence[InstanceSpec], costs: Floats) -> NDArray[np.v
     for row, spec, cost in zip(rows, specs, costs, strict=True):
         if spec.pacing is not None:
             row["floor_mhz"], row["step_mhz"] = spec.pacing.floor_mhz, spec.pacing.step_mhz
+            row["switch_s"], row["ahead"] = spec.pacing.switch_s, spec.pacing.ahead
         full = float(spec.tokens_per_iteration)
         row["prompt_token_s"] = iteration(cost, np.inf, full, 0.0, full * full / 2.0, 1.0, 0.0, 0.0)[0] / full
     return rows

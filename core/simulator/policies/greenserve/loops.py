@@ -22,6 +22,7 @@ from core.controllers.clock.clock_profile import InstanceLoad
 from core.controllers.fleet import right_size
 from core.controllers.fleet.error_budget import ErrorBudget
 from core.engine.engine_model import gpu
+from core.engine.overheads import Overheads, clock_switch_s
 from core.observations import asking
 from core.observations.clock_given import SeenShares, instance_load, least_mhz
 from core.observations.fleet.right_size_given import PoolNow, caps_w, observation, spent
@@ -103,7 +104,7 @@ class Greenserve:
     """State of both loops. Services plan in the order of their names, each beside what the others have and need."""
 
     def __init__(self, config: GreenserveConfig, world: World) -> None:
-        world = replace(world, templates=tuple(_with_rules(spec, config) for spec in world.templates))
+        world = replace(world, templates=tuple(_with_rules(spec, config, world.overheads) for spec in world.templates))
         self.config, self.world, self._nodes = config, world, world.nodes
         self.services = [
             _Service(n, ServiceDemand(config, world, info))
@@ -244,12 +245,13 @@ class Greenserve:
         return instance_load(seen, Mode(spec.gpu, spec.tp).name, rps, taken_in, shares)
 
 
-def _with_rules(spec: InstanceSpec, config: GreenserveConfig) -> InstanceSpec:
+def _with_rules(spec: InstanceSpec, config: GreenserveConfig, overheads: Overheads) -> InstanceSpec:
     """Returns a kind of instance with the order of its queue, and with how its clock is set."""
     params = gpu(spec.gpu)
     least = least_mhz(spec.gpu, params.f_min, params.f_max, config.clock_floor, config.clock_floor_mhz)
     paced = config.clock == "deadline" and Loop.CLOCK in config.loops
-    pacing = Pacing(least, config.clock_step_mhz) if paced else None
+    switch_s = clock_switch_s(overheads, spec.gpu, spec.tp)
+    pacing = Pacing(least, config.clock_step_mhz, switch_s) if paced else None
     return replace(spec, scheduling=config.scheduling, pacing=pacing)
 
 

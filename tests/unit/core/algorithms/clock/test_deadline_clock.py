@@ -15,7 +15,9 @@ from core.algorithms.clock.deadline_clock import (
     SPARE,
     hurried_mhz,
     left_of_limits,
+    lowest_after_switch,
     lowest_mhz,
+    next_iteration_mhz,
 )
 from core.engine.compiled_model import F_V, iteration, model_row
 from core.engine.engine_model import engine_model
@@ -171,3 +173,50 @@ def test_nobody_is_hurried_where_no_answer_is_under_way():
 
 def test_deviations_are_those_that_plans_leave_room_for():
     assert DEVIATIONS == SPARE_DEVIATIONS
+
+
+def switched(present_mhz, switch_s, waiting=(), decodes=0, context=0, slack_s=NO_SLACK_S, tpot_s=0.1):
+    now = prompts(*waiting), decodes, context, slack_s, tpot_s, 100.0, BUDGET, CHUNK, SEATS
+    return lowest_after_switch(ROW, present_mhz, switch_s, FLOOR, STEP, *now)
+
+
+def test_higher_clock_makes_up_for_the_time_until_it_is_there():
+    waiting = [(1000, 0, 100.12)]
+    needed = found(waiting)
+    assert FLOOR < needed < TOP
+    assert switched(FLOOR, 0.0, waiting) == needed
+    late = switched(FLOOR, 0.1, waiting)
+    lost_s = 0.1 * (1.0 - FLOOR / needed)
+    assert late == found([(1000, 0, 100.12 - lost_s)]) > needed
+
+
+def test_clock_that_is_there_already_or_is_lower_does_not_wait_for_a_switch():
+    waiting = [(1000, 0, 100.12)]
+    needed = found(waiting)
+    assert switched(needed, 0.1, waiting) == needed
+    assert switched(TOP, 0.1, waiting) == needed
+
+
+def test_next_iteration_keeps_its_limit_however_far_ahead_answers_are():
+    now = prompts(), 32, 40_000
+    mhz = next_iteration_mhz(ROW, FLOOR, STEP, *now, 0.03, 100.0, BUDGET, CHUNK, SEATS)
+    assert mhz == found(decodes=32, context=40_000, slack_s=0.0, tpot_s=0.03)
+    with_a_prompt = prompts((500, 0, 200.0)), 32, 40_000
+    beside = next_iteration_mhz(ROW, FLOOR, STEP, *with_a_prompt, 0.06, 100.0, BUDGET, CHUNK, SEATS)
+    assert beside == found([(500, 0, 200.0)], decodes=32, context=40_000, slack_s=0.0, tpot_s=0.06)
+    assert beside > found([(500, 0, 200.0)], decodes=32, context=40_000, slack_s=5.0, tpot_s=0.06)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "decodes"),
+    [
+        ([(CHUNK + 1, 0, 1e9)], 0),  # more than an iteration takes of a prompt
+        ([(1000, 0, 1e9)] * 3, 0),  # more than it takes of all
+        ([(10, 0, 1e9)], SEATS),  # no seat
+    ],
+)
+def test_prompt_that_waits_behind_the_next_iteration_takes_the_top_clock(waiting, decodes):
+    now = prompts(*waiting), decodes, 100 * decodes, 9.0, 100.0, BUDGET, CHUNK, SEATS
+    assert next_iteration_mhz(ROW, FLOOR, STEP, *now) == TOP
+    few = prompts(*waiting[:1]), 0, 0, 9.0, 100.0, BUDGET, BUDGET, SEATS
+    assert next_iteration_mhz(ROW, FLOOR, STEP, *few) == FLOOR
