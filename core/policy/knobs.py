@@ -105,8 +105,12 @@ class Knobs:
         "miad",
         "fixed: top; miad, primal_dual: FREESH eq. 5 and 4; profile: DynamoLLM IV-B; slack: mu-Serve Alg. 3; throttle: "
         "throttLL'eM IV-E; retail: its baseline (V-F3); threshold: up when busy or late, down when idle; deadline: the "
-        "lowest at which the requests that are there keep their limits (GreenServe)",
-        ("fixed", "miad", "primal_dual", "profile", "slack", "throttle", "retail", "threshold", "deadline"),
+        "lowest at which the requests that are there keep their limits (GreenServe); iteration: at which the next "
+        "iteration does, the top while prompts wait behind it (VoltanaLLM)",
+        (
+            *("fixed", "miad", "primal_dual", "profile", "slack", "throttle", "retail", "threshold", "deadline"),
+            "iteration",
+        ),
     )
     clock_period_s: float | None = setting(
         None, "FREESH 1 s, DynamoLLM 5 s, mu-Serve 1 s", unset=_OF_SETTINGS, least=0.01
@@ -231,6 +235,11 @@ class Knobs:
     def class_instances(self) -> bool:
         """Says whether each class has instances of its own; else those of one class may serve all."""
         return self.carbon == "freesh" or self.scale in ("right_size", "threshold")
+
+    @property
+    def by_deadlines(self) -> bool:
+        """Says whether clocks follow the requests that are there: no period, no profile and no forecast comes in."""
+        return self.clock in ("deadline", "iteration")
 
     @property
     def in_envelope(self) -> bool:

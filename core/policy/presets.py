@@ -1,7 +1,8 @@
 """Policies by name: the knobs and the tuning that make each the system of a paper, its baseline, or GreenServe's own.
 
 A live service and a scenario name the same policies. Papers: FREESH (arXiv 2511.00807), DynamoLLM (HPCA 2025),
-throttLL'eM (HPCA 2025), mu-Serve (USENIX ATC 2024), DynaServe.
+throttLL'eM (HPCA 2025), mu-Serve (USENIX ATC 2024), DynaServe, VoltanaLLM (arXiv 2509.04827), BiScale (arXiv
+2602.18755).
 
 Two partitions are known without an operator's doing: `whole`, one class of everything, for those who keep one pool, and
 `dynamo`, the classes of DynamoLLM's table IV. The others are FREESH's, or an operator's own.
@@ -15,7 +16,15 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from core.policy.knobs import DYNAMO, WHOLE, Knobs, check_together
-from core.policy.tuning import PlacementTuning, ProfileTuning, SplitTuning, StartsTuning, Tuning, changed
+from core.policy.tuning import (
+    PlacementTuning,
+    ProfileTuning,
+    RightSizeTuning,
+    SplitTuning,
+    StartsTuning,
+    Tuning,
+    changed,
+)
 from core.policy.value_rules import checked
 
 DEFAULT = "greenserve"  # what a new service gets
@@ -91,6 +100,14 @@ _GREENSERVE = replace(
     plan_tpot_share=0.6,
     clock_ttft_share=0.7,  # what is left is for prompts that come meanwhile
     clock_tpot_share=0.95,  # and here for the time until a clock is set
+)
+# Prefill and decode on instances of their own, first come first served
+_APART = replace(
+    _PLAIN,
+    split="prompt",
+    route="least_loaded",
+    clock_ttft_share=0.7,
+    clock_tpot_share=0.9,
 )
 _DYNAMOLLM = replace(
     _DYNAMO,
@@ -177,6 +194,36 @@ _ROWS = (
     Policy("dynaserve", "split", replace(_PAIRS, split="any", itl_limit_s=None, route="predicted")),
     Policy("pd_coloc", "split", replace(_PAIRS, route="round_robin"), _BY_TURNS),
     Policy("pd_disagg", "split", replace(_PAIRS, split="prompt", route="round_robin"), _BY_TURNS),
+    # 36 % against a static top clock: a few levels, the next iteration alone, and answers where no clock need go up
+    Policy(
+        "voltanallm",
+        "greenserve",
+        replace(_APART, clock="iteration", clock_floor="voltage", route="least_energy"),
+        Tuning(profile=ProfileTuning(step_mhz=405.0), split=SplitTuning(by_rates=True)),
+    ),
+    # two tiers: counts each five minutes from the last five, clocks by iteration
+    Policy(
+        "biscale",
+        "greenserve",
+        replace(
+            _APART,
+            scale="right_size",
+            scale_period_s=300.0,
+            shadow=True,
+            objective="energy",
+            alpha=1.2,
+            clock="deadline",
+            clock_floor_mhz=800.0,  # below power is not measured
+            clock_ttft_share=0.5,
+            plan_ttft_share=0.7,
+            plan_tpot_share=0.6,
+        ),
+        Tuning(
+            profile=ProfileTuning(step_mhz=60.0),
+            right_size=RightSizeTuning(look_s=300.0, hold_s=300.0, replay=False, error_budget=False),
+            split=SplitTuning(by_rates=True),
+        ),
+    ),
     # yardsticks of our own
     Policy("least_loaded", "static", _PLAIN),
     Policy("disaggregated", "static", replace(_PLAIN, split="prompt")),

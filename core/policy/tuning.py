@@ -170,6 +170,9 @@ class SplitTuning:
     )
     candidates: int = setting(2, "instances of each group that are looked at", least=1, most=1_000)
     first_share: float = setting(0.5, "share of the instances for first parts", above=0.0, below=1.0)
+    by_rates: bool = setting(
+        False, "in place of first_share: as many as let both parts keep their limits at the same rate (BiScale)"
+    )
     link_gb_per_s: float = setting(25.0, "between two instances; 25 is a 200 Gbit/s NIC", above=0.0, only=_LINK)
     latency_s: float = setting(0.001, "of that link", least=0.0, only=_LINK)
 

@@ -62,6 +62,8 @@ Policy = Literal[
     "dynaserve",
     "pd_coloc",
     "pd_disagg",
+    "voltanallm",
+    "biscale",
     "least_loaded",
     "disaggregated",
     "threshold",

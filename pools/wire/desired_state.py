@@ -24,8 +24,8 @@ class ClockPolicy(Message, frozen=True):
 
     Attributes:
         policy: miad and primal_dual (FREESH eq. 5 and 4), profile (DynamoLLM IV-B), slack (mu-Serve Alg. 3), throttle
-            and retail (what the gateways ask for, throttLL'eM IV-E and V-F3), deadline (the same, by the deadlines of
-            the requests that are there), threshold (the share in use), fixed (top clock).
+            and retail (what the gateways ask for, throttLL'eM IV-E and V-F3), deadline and iteration (the same, by the
+            deadlines of the requests that are there), threshold (the share in use), fixed (top clock).
         period_s: Between decisions. `slack` samples latencies each `sample_s` within it.
         increase, decrease_mhz: M and delta of miad, and of slack.
         lease_s: How long a clock stays locked after it was last renewed.

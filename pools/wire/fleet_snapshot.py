@@ -67,6 +67,7 @@ class RequestTuning(Message, frozen=True):
     ladder: LadderTuning = LadderTuning()
     profile_step_mhz: float = 200.0
     queue_window_factor: float = 1.4
+    split_by_rates: bool = False
 
 
 class RequestPolicy(Message, frozen=True):
@@ -89,7 +90,8 @@ class RequestPolicy(Message, frozen=True):
         throttle: With projections, ask for the lowest feasible clock at each admission (throttLL'eM IV-E).
         retail: Ask for a clock at each arrival, by ReTail's rule (throttLL'eM V-F3).
         deadline: Ask for the lowest clock at which the requests that are there keep their limits.
-        clock_ttft_share, clock_tpot_share: Of `deadline`: the shares of the limits that it keeps.
+        iteration: Ask for the lowest clock at which the next iteration keeps its limits (VoltanaLLM).
+        clock_ttft_share, clock_tpot_share: Of `deadline` and `iteration`: the shares of the limits that they keep.
         clock_floor, clock_floor_mhz: The lowest clock that is asked for, see Knobs.
         emergencies: Climb DynamoLLM's ladder (IV-D) when requests are about to be late, to `emergencies_up_to` at most.
         split: none | prompt (prefill and decode apart) | any (DynaServe).
@@ -124,6 +126,12 @@ class RequestPolicy(Message, frozen=True):
     clock_floor_mhz: float | None = None
     early_moves: bool = False
     predictor_error_measured: bool = False
+    iteration: bool = False
+
+    @property
+    def by_deadlines(self) -> bool:
+        """Says whether the gateway asks for clocks by the requests that are there."""
+        return self.deadline or self.iteration
 
 
 class FleetService(Message, frozen=True):

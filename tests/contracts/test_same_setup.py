@@ -27,6 +27,7 @@ ROUTES = {
     "weighted_round_robin": "weighted",
     "round_robin": "round_robin",
     "least_backlog": "least_backlog",
+    "least_energy": "least_energy",  # of answers alone: whole requests have a router
 }
 
 
@@ -64,7 +65,11 @@ def test_engines_and_routes_are_set_up_the_same(policy):
             assert spec.scheduling.aging == MeasuredAging().tokens_per_s(gateway_service(asked), 0.0)
         else:
             assert spec.scheduling.aging == (asked.aging_tokens_per_s if order == "sjf" else 0.0)
-    if asked.route in ROUTES:
+    if known.knobs.split == "prompt" and known.family == "greenserve":
+        own = ROUTES[asked.route]
+        prompts = "round_robin" if own == "least_energy" else own
+        assert [pool.routing for pool in plan.pools] == [prompts, own]
+    elif asked.route in ROUTES and asked.route != "least_energy":
         assert {pool.routing for pool in plan.pools} == {ROUTES[asked.route]}
     else:
         assert plan.router is not None

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from core.algorithms.fleet.arrival_replay import Again, Arrivals, EngineLoad, Replay, allowed_late, alone_s
 from core.algorithms.fleet.site_mix import Offer, SiteMode, in_time
+from core.algorithms.split.request_mix import RequestMix
 from core.controllers.fleet.error_budget import ErrorBudget, ErrorBudgetConfig
 from core.controllers.fleet.right_size import RightSizeObservation, ahead_rps
 from core.engine.compiled_model import model_row
@@ -31,6 +32,7 @@ from core.observations.demand.class_view import ENOUGH
 from core.observations.limits import LONG_ANSWER, left_for_tokens_s, planned
 from core.observations.load_profiles import full_load_profile
 from core.observations.mode_profile import Lengths, mean_context
+from core.observations.request.phase_share import PhaseRates, phase_rates
 from core.observations.request.request_configs import TBT_S
 from core.ports import EngineLimits
 from core.types import Limits, Mode, PoolKey
@@ -94,7 +96,8 @@ class PoolLoad:
 
     `lengths`: the means of all of them. `chunk_tokens`: tokens of one prompt that engines take into an iteration at
     most; 0: all. `mhz`: what is profiled. `ttft_pace`: the part of a TTFT limit within which clocks have a lone prompt
-    done; 0: as soon as can be.
+    done; 0: as soon as can be. `apart`: the parts of TTFT and TPOT limits that prompts and answers keep on instances of
+    their own; None: whole requests share instances.
     """
 
     model: str
@@ -104,6 +107,7 @@ class PoolLoad:
     chunk_tokens: int
     mhz: ProfileClocks
     ttft_pace: float = 0.0
+    apart: tuple[float, float] | None = None
 
     @property
     def worst_case(self) -> tuple[float | None, int]:
@@ -146,7 +150,22 @@ class PoolLoad:
         """
         lengths = replace(self.lengths, context_tokens=self.lengths.running_tokens).rounded
         full = self.full_tokens if full_iteration else None
-        return full_load_profile(self.model, self.engine, mode, lengths, full, self.mhz)
+        found = full_load_profile(self.model, self.engine, mode, lengths, full, self.mhz)
+        if found is None or self.apart is None:
+            return found
+        with contextlib.suppress(UnknownConfiguration):  # then as if of whole requests
+            found = replace(found, rps=found.rps * self.phases(mode).apart)
+        return found
+
+    def phases(self, mode: Mode) -> PhaseRates:
+        """Returns what one instance sustains of prompts and of answers. Raises UnknownConfiguration, ValueError."""
+        engine, limits = engine_model(self.model, mode.gpu, mode.tp, self.engine), EngineLimits()
+        mix = RequestMix(self.lengths.rounded.prompt_tokens, self.lengths.rounded.output_tokens, 1)
+        strictest_s = (
+            min((limit_s for limit_s in own if limit_s is not None), default=None)
+            for own in zip(*((one.limits.ttft_s, one.limits.tpot_s) for one in self.classes), strict=True)
+        )
+        return phase_rates(engine, limits, mix, planned(Limits(*strictest_s), *(self.apart or (1.0, 1.0))))
 
     def planned(
         self,

@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from core.algorithms.fleet.sharing import NodeGpus, claims
-from core.engine.engine_model import engine_model
 from core.observations.demand.class_view import ClassView, partition_option
 from core.observations.limits import class_limits, planned
 from core.observations.request.request_configs import first_parts
 from core.observations.step_configs import shared_out_config
 from core.policy.presets import Policy
 from core.simulator.kernel.commands import Assign, FleetView, SimCommand
-from core.simulator.kernel.simulated import Handover, SimulationError
+from core.simulator.kernel.simulated import SimulationError
 from core.simulator.policies import gpu_cut, loops
 from core.simulator.policies.change_round import Want
 from core.simulator.policies.config import change_of, period_s, starting_of
@@ -162,11 +161,8 @@ class CutFleet:
         found, tuned = [], self.policy.tuning.split
         for (owner, _), name in self._pools.items():
             info = next(service.info for service in self.services if service.info.name == owner)
-            spec = next(spec for spec in self.world.templates if spec.model == info.model)
-            token_bytes = engine_model(spec.model, spec.gpu, spec.tp, spec.engine).constants.kv_bytes
-            token_s = token_bytes / (tuned.link_gb_per_s * 1e9)
-            handover = Handover(name + _SECOND, "prompt", token_s, tuned.latency_s, tuned.chunked)
-            found.append(PoolPlan(name, self._routing, handover))
+            handed_over = loops.handover(self.world, info, name + _SECOND, tuned)
+            found.append(PoolPlan(name, self._routing, handed_over))
             found += [PoolPlan(name + end, self._routing) for end in (_SECOND, _BOTH)]
         return found
 

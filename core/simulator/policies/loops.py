@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from core.controllers.request.routing import class_order
+from core.engine.engine_model import engine_model
 from core.observations.demand.class_view import ClassView
+from core.policy.tuning import SplitTuning
 from core.simulator.kernel.commands import Answer, Decision, FleetView, SimCommand
+from core.simulator.kernel.simulated import Handover
 from core.simulator.policies.fleet_changes import SETTLE_S, Fleet
 from core.simulator.policies.node_occupancy import InstanceShape
 from core.simulator.policies.world import Member, PoolPlan, ServiceInfo, World
@@ -111,6 +114,14 @@ def class_plans(services: Iterable[Sequence[str]], routing: str, engine_queue: i
         for names in services
         for rank, name in enumerate(names)
     )
+
+
+def handover(world: World, service: ServiceInfo, to: str, tuned: SplitTuning) -> Handover:
+    """Returns how a service's requests go on to another pool after their prompt."""
+    spec = next(spec for spec in world.templates if spec.model == service.model)
+    token_bytes = engine_model(spec.model, spec.gpu, spec.tp, spec.engine).constants.kv_bytes
+    token_s = token_bytes / (tuned.link_gb_per_s * 1e9)
+    return Handover(to, "prompt", token_s, tuned.latency_s, tuned.chunked)
 
 
 def spills(names: Sequence[str], rank: int) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="DataclassInstance")
 
 # The gateways decide, as only they know what each request still needs.
-BY_REQUEST = ("throttle", "retail", "deadline")
+BY_REQUEST = ("throttle", "retail", "deadline", "iteration")
 
 
 def rule_of(policy: ClockPolicy, figures: Figures) -> Rule | None:

@@ -88,7 +88,7 @@ def scale(turn: LoopTurn) -> Result:
         fleet.take(state, obs.offers)
         for part in () if state is None else state.mix.parts:
             profile, output_tokens = pool.profile(part.mode), lengths.pool.output_tokens
-            mhz = None if context.knobs.clock == "deadline" else part.mhz
+            mhz = None if context.knobs.by_deadlines else part.mhz
             batch = routing_weights.by_batch(profile, mhz, part.load_rps, output_tokens)
             weights[PoolKey(part.site, name)][part.mode] = batch
         stored[name] = {"lengths": record(lengths), "state": record(state), "budget": record(budget)}
@@ -194,6 +194,7 @@ class _Fleet:
         self._taken: Counter[tuple[str, str]] = Counter()  # likewise
         self._drawn_w: defaultdict[str, float] = defaultdict(float)
         self._standing = self._stands()
+        self._apart = context.knobs.split == "prompt" and context.tuning.split.by_rates
 
     def _worths(self) -> dict[str, float]:
         """Returns what a watt at a GPU is worth by site."""
@@ -225,7 +226,8 @@ class _Fleet:
             (ClassLengths(class_limits(self._slo, own.request_class.thresholds, knobs), lengths.classes[0]),),
             self._chunk_tokens,
             ProfileClocks(self._context.tuning.profile.step_mhz, knobs.clock_floor, knobs.clock_floor_mhz),
-            knobs.clock_ttft_share if knobs.clock == "deadline" else 0.0,
+            knobs.clock_ttft_share if knobs.by_deadlines else 0.0,
+            (knobs.clock_ttft_share, knobs.clock_tpot_share) if self._apart else None,
         )
 
     def observed(

@@ -226,7 +226,7 @@ def test_policy_is_published_to_gateways_and_agents_when_it_is_in_force(service,
     tuning = service.own_policy().tuning
     assert (published.tuning.split_chunked, published.tuning.throttle_retry_s) == (tuning.split.chunked, 0.1)
     assert published.tuning.ladder == tuning.ladder
-    flags = {name: getattr(published, name) for name in ("throttle", "retail", "deadline")}
+    flags = {name: getattr(published, name) for name in ("throttle", "retail", "deadline", "iteration")}
     assert flags == {name: own.clock == name for name in flags}
     assert (published.clock_ttft_share, published.clock_tpot_share) == (own.clock_ttft_share, own.clock_tpot_share)
     assert (published.clock_floor, published.clock_floor_mhz) == (own.clock_floor, own.clock_floor_mhz)

@@ -14,7 +14,7 @@ another one that decodes, by turns.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from core.algorithms.split.request_mix import RequestMix
 from core.algorithms.split.split_point import SplitConfig, SplitPolicy, total_tokens
@@ -27,6 +27,7 @@ from core.observations.request.split_given import Looks, Place, place
 from core.observations.step_configs import shared_out_config
 from core.policy.knobs import USUAL_S, WHOLE
 from core.policy.presets import PRESETS, Policy
+from core.policy.tuning import SplitTuning
 from core.simulator.kernel.commands import SERVING, Answer, Decision, FleetView, Placement, RequestView
 from core.simulator.kernel.simulated import Handover, InstanceSpec, Scheduling, SimulationError
 from core.simulator.policies.config import Reads, any_of
@@ -70,7 +71,7 @@ class DynaserveConfig:
 
 READS = Reads(
     {**any_of("itl_limit_s", "tp"), "split": tuple(SPLITS), "route": ("predicted", "round_robin")},
-    ("split",),
+    tuple(f"split.{item.name}" for item in fields(SplitTuning) if item.name != "by_rates"),
 )
 
 

@@ -8,6 +8,7 @@ from core.controllers.fleet.right_size import RightSizeConfig
 from core.observations.fleet.right_size_given import AHEAD_STEP_S, AHEAD_STEPS
 from core.observations.step_configs import right_size_config
 from core.policy.presets import Policy
+from core.policy.tuning import SplitTuning
 from core.simulator.kernel.simulated import Scheduling
 from core.simulator.policies.config import Reads, Starting, any_of, period_s, running, starting_of
 from core.types import Loop
@@ -27,7 +28,7 @@ class GreenserveConfig:
     these came again. `error_budget`: head-room grows as it is spent. `fleet`: see `RightSizeConfig`. `clock_step_mhz`:
     the profiled clocks, from the floor (`Knobs.clock_floor`) on. `shortest_first`: short prompts do not wait behind
     long ones. `objective`: what is made least; without an intensity for every site it is energy. `ahead_step_s`: of the
-    steps of a carbon epoch, over which sites are weighed.
+    steps of a carbon epoch, over which sites are weighed. `split`: instances of their own for prompts; None: none have.
     """
 
     name: str = "greenserve"
@@ -55,6 +56,12 @@ class GreenserveConfig:
     shortest_first: bool = True
     chunk_tokens: int = 512
     starting: Starting = field(default_factory=Starting)
+    split: SplitTuning | None = None
+
+    @property
+    def paced(self) -> bool:
+        """Says whether clocks follow the requests that are there."""
+        return Loop.CLOCK in self.loops and self.clock in ("deadline", "iteration")
 
     @property
     def plan_shares(self) -> tuple[float, float]:
@@ -79,13 +86,17 @@ READS = Reads(
         **any_of("carbon_period_s", "scale_period_s", "clock_period_s", "changes_per_hour", "alpha", "chunk_tokens"),
         **any_of("plan_ttft_share", "plan_tpot_share", "clock_ttft_share", "clock_tpot_share"),
         **any_of("clock_floor", "clock_floor_mhz"),
+        "split": ("none", "prompt"),
         "objective": ("carbon", "energy", "cost"),
         "scale": ("right_size", "static"),
-        "clock": ("deadline", "profile", "fixed"),
-        "route": ("least_backlog", "least_loaded"),
+        "clock": ("deadline", "iteration", "profile", "fixed"),
+        "route": ("least_backlog", "least_loaded", "least_energy"),
         "order": ("spf", "fcfs"),
     },
-    ("right_size", "profile", "starts"),
+    (
+        *("right_size", "profile", "starts"),
+        *("split.first_share", "split.by_rates", "split.link_gb_per_s", "split.latency_s", "split.chunked"),
+    ),
 )
 
 
@@ -118,4 +129,16 @@ def of(policy: Policy) -> GreenserveConfig:
         shortest_first=knobs.order == "spf",
         chunk_tokens=knobs.chunk_tokens,
         starting=starting_of(policy),
+        split=_split(policy.tuning.split) if knobs.split == "prompt" else None,
+    )
+
+
+def _split(tuned: SplitTuning) -> SplitTuning:
+    """Returns what of the tuning is read where requests are split after their prompt."""
+    return SplitTuning(
+        first_share=tuned.first_share,
+        by_rates=tuned.by_rates,
+        link_gb_per_s=tuned.link_gb_per_s,
+        latency_s=tuned.latency_s,
+        chunked=tuned.chunked,
     )

@@ -27,28 +27,33 @@ from core.observations import asking
 from core.observations.clock_given import SeenShares, instance_load, least_mhz
 from core.observations.fleet.right_size_given import PoolNow, caps_w, observation, spent
 from core.observations.fleet.site_room import room
+from core.observations.request.request_configs import first_parts
 from core.observations.request.routing_weights import LEAST_RPS, by_batch
 from core.simulator.kernel.commands import DRAINING, OFF, SERVING, STARTING, FleetView, SimCommand
 from core.simulator.kernel.simulated import InstanceSpec, Pacing
 from core.simulator.policies import loops
+from core.simulator.policies.change_round import Want
 from core.simulator.policies.fleet_changes import Fleet
 from core.simulator.policies.greenserve.config import GreenserveConfig
 from core.simulator.policies.greenserve.demand import ServiceDemand
 from core.simulator.policies.loops import Decisions, LoopControl
 from core.simulator.policies.view_observations import clock_seen, first_view
-from core.simulator.policies.world import Plan, World
+from core.simulator.policies.world import Plan, PoolPlan, World
 from core.types import ChangeKind, Effects, Limits, Loop, Mode, SetSmClock
+
+SECOND = "/second"  # the end of the name of a pool that does the answers after others' prompts
 
 
 @dataclass(slots=True, eq=False)
 class _Service:
-    """A service, its pool, and what the plan gave it.
+    """A service, its pools, and what the plan gave it.
 
+    `pools`: by number; the second one is that of the answers, where requests are split after their prompt.
     `peak_rps`: the load that was last asked for. `wanted`: instances by kind. `shares`: the requests/s that the plan
     gave one instance of a kind; of those that go as well.
     """
 
-    number: int
+    pools: tuple[int, ...]
     demand: ServiceDemand
     offers: tuple[Offer, ...] = ()
     clock_limits: Limits = field(default_factory=Limits)
@@ -73,12 +78,23 @@ class _Service:
     def slots(self, view: FleetView, *states: int) -> list[int]:
         """Returns the service's instances in one of the states; those in no pool are known by their model."""
         wanted = np.logical_or.reduce([view.state == state for state in states])
-        found = np.flatnonzero(wanted & ((view.pool == self.number) | (view.pool < 0))).tolist()
+        found = np.flatnonzero(wanted & (np.isin(view.pool, self.pools) | (view.pool < 0))).tolist()
         return [
             slot
             for slot in found
-            if view.pool[slot] == self.number or view.instances[slot].model == self.demand.service.model
+            if view.pool[slot] in self.pools or view.instances[slot].model == self.demand.service.model
         ]
+
+    def parts(self) -> dict[Want, int]:
+        """Returns the instances that it wants, by pool and kind: where requests are split some do prompts alone."""
+        every = [(site, mode) for (site, mode), count in sorted(self.wanted.items()) for _ in range(count)]
+        split = self.demand.config.split
+        firsts = len(every)
+        if split is not None and firsts > 1:
+            by_rates = self.demand.load.phases(every[0][1]).first_share if split.by_rates else None
+            firsts = first_parts(firsts, by_rates or split.first_share)
+        kinds = [loops.kind(self.demand.service, *kind) for kind in every]
+        return Counter((self.pools[0 if n < firsts else 1], kind) for n, kind in enumerate(kinds))
 
     def standing(self, view: FleetView) -> Counter[SiteMode]:
         return Counter(_kind(view, slot) for slot in self.slots(view, STARTING, SERVING, DRAINING))
@@ -107,10 +123,13 @@ class Greenserve:
         world = replace(world, templates=tuple(_with_rules(spec, config, world.overheads) for spec in world.templates))
         self.config, self.world, self._nodes = config, world, world.nodes
         self.services = [
-            _Service(n, ServiceDemand(config, world, info))
+            _Service((n,) if config.split is None else (n, len(world.services) + n), ServiceDemand(config, world, info))
             for n, info in enumerate(sorted(world.services, key=lambda info: info.name))
         ]
-        self.fleet = Fleet(world, [own.name for own in self.services], config.starting, ChangeKind.IN_PLACE)
+        names = [own.name for own in self.services]
+        if config.split is not None:
+            names += [name + SECOND for name in names]
+        self.fleet = Fleet(world, names, config.starting, ChangeKind.IN_PLACE)
         for own in self.services:
             own.look(0.0)
             own.peak_rps = own.demand.declared_rps
@@ -135,11 +154,24 @@ class Greenserve:
         limits = {cell: own for service in self.services for cell, own in service.demand.cell_limits.items()}
         return Plan(
             members,
-            loops.plans([own.name for own in self.services], c.route),
+            self._pool_plans(),
             tuple(cell_pool),
             tuple(LoopControl(str(k), s, step, self.fleet) for k, (s, step) in steps.items() if k in c.loops),
             cell_limits=tuple(limits[cell] for cell in range(self.world.cells)),
         )
+
+    def _pool_plans(self) -> tuple[PoolPlan, ...]:
+        """Returns the plan of each pool. Where one of a service's two has no instance, the other's do all."""
+        names, route, split = [own.name for own in self.services], self.config.route, self.config.split
+        if split is None:
+            return loops.plans(names, route)
+        answers = tuple(PoolPlan(name + SECOND, route, spills=(name,)) for name in names)
+        by_turns = "round_robin" if route == "least_energy" else route  # VoltanaLLM's EcoRoute is for answers
+        handed_over = [
+            loops.handover(self.world, own.demand.service, own.name + SECOND, split) for own in self.services
+        ]
+        prompts = zip(names, handed_over, strict=True)
+        return (*(PoolPlan(name, by_turns, to, spills=(name + SECOND,)) for name, to in prompts), *answers)
 
     def _left(self, own: _Service) -> tuple[NodeGpus, ...]:
         """Returns the nodes as a service may plan with them, beside what others have and need."""
@@ -170,7 +202,10 @@ class Greenserve:
             d.room(self._left(own)),
             self._caps_w(own, view),
             own.standing(view),
-            int(view.waiting[mine].sum() + view.unplaced[own.number : own.number + 1].sum()),
+            int(
+                view.waiting[mine].sum()
+                + view.unplaced[[pool for pool in own.pools if pool < view.unplaced.size]].sum()
+            ),
             d.came(view) if self.config.replay else None,
             own.budget,
             right_size.still_expected_rps(own.size, view.now_s, d.expected_rps),
@@ -183,21 +218,16 @@ class Greenserve:
         if own.size is not None:
             for part in own.size.mix.parts:
                 own.shares[part.kind] = max(LEAST_RPS, part.load_rps)
-                mhz = None if self.config.clock == "deadline" else part.mhz
+                mhz = None if self.config.clock in ("deadline", "iteration") else part.mhz
                 batch = by_batch(d.load.profile(part.mode), mhz, part.load_rps, d.lengths.output_tokens)
-                self.fleet.weights[own.number, loops.kind(d.service, *part.kind)] = batch
+                for number in own.pools:
+                    self.fleet.weights[number, loops.kind(d.service, *part.kind)] = batch
             own.wanted = dict(own.size.workers)
             self._want()
         return effects
 
     def _want(self) -> None:
-        self.fleet.want(
-            {
-                (own.number, loops.kind(own.demand.service, site, mode)): count
-                for own in self.services
-                for (site, mode), count in own.wanted.items()
-            }
-        )
+        self.fleet.want({want: count for own in self.services for want, count in own.parts().items()})
 
     def _want_all(self, own: _Service) -> None:
         """Asks for every GPU that others leave, in the largest instances."""
@@ -249,9 +279,8 @@ def _with_rules(spec: InstanceSpec, config: GreenserveConfig, overheads: Overhea
     """Returns a kind of instance with the order of its queue, and with how its clock is set."""
     params = gpu(spec.gpu)
     least = least_mhz(spec.gpu, params.f_min, params.f_max, config.clock_floor, config.clock_floor_mhz)
-    paced = config.clock == "deadline" and Loop.CLOCK in config.loops
-    switch_s = clock_switch_s(overheads, spec.gpu, spec.tp)
-    pacing = Pacing(least, config.clock_step_mhz, switch_s) if paced else None
+    switch_s, ahead = clock_switch_s(overheads, spec.gpu, spec.tp), config.clock == "deadline"
+    pacing = Pacing(least, config.clock_step_mhz, switch_s, ahead) if config.paced else None
     return replace(spec, scheduling=config.scheduling, pacing=pacing)
 
 

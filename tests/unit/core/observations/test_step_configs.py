@@ -88,7 +88,7 @@ def simulated_rule(own):
 
 @pytest.mark.parametrize("own", policies("greenserve"), ids=lambda own: own.name)
 def test_greenserves_loop_is_configured_alike(own):
-    assert greenserve.of(own).fleet == right_size_config(own.knobs, own.tuning, 10.0)
+    assert greenserve.of(own).fleet == right_size_config(own.knobs, own.tuning, config.period_s(own, Loop.SCALE))
 
 
 @pytest.mark.parametrize("own", policies("threshold"), ids=lambda own: own.name)

@@ -18,6 +18,8 @@ BASELINES = {
     "throttllem": ("triton", "retail"),
     "muserve": ("alpaserve", "alpaserve_sched", "alpaserve_scaling"),
     "dynaserve": ("pd_coloc", "pd_disagg"),
+    "voltanallm": (),
+    "biscale": (),
 }
 OWN = {"greenserve", "greenserve_epochs"}
 YARDSTICKS = {"least_loaded", "disaggregated", "threshold"}
@@ -160,7 +162,8 @@ def test_new_services_get_greenserve():
 def test_request_policy_has_a_knob_for_each_field():
     names = {item.name for item in fields(Knobs)}
     others = {name for name in wire.RequestPolicy.__struct_fields__ if name not in names}
-    assert others == {"throttle", "retail", "deadline", "aging_measured", "predictor_error_measured", "tuning"}
+    flags = {"throttle", "retail", "deadline", "iteration"}
+    assert others == flags | {"aging_measured", "predictor_error_measured", "tuning"}
     for name in wire.RequestTuning.__struct_fields__:
         record, _, field = name.partition("_")
         own = getattr(Tuning(), record)

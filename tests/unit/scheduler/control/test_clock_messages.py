@@ -40,7 +40,7 @@ def test_agents_and_simulated_loops_configure_a_rule_alike(clock: str, own: bool
         assert all(getattr(message, name) == getattr(found.tuning.profile, name) for name in CHANGED["profile"])
 
 
-@pytest.mark.parametrize("clock", ["fixed", "throttle", "retail", "deadline"])
+@pytest.mark.parametrize("clock", ["fixed", "throttle", "retail", "deadline", "iteration"])
 def test_rules_of_other_kinds_have_no_configuration_of_their_own(clock: str) -> None:
     found = policy("freesh", {"clock": clock})
     assert clock_config(found.knobs, found.tuning, 1.0) is None

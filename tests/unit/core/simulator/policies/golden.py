@@ -36,7 +36,7 @@ RUNS = {
         *("freesh_baseline", "min_energy", "dynamollm", "dynamollm {margin: 0.75, alpha: 1.2, headroom: 1.1}"),
         *("scale_inst", "scale_shard", "scale_freq", "dynamollm {loops: [scale], routing: least_loaded}"),
         *("greenserve", "greenserve {loops: [scale], shortest_first: false, chunk_tokens: 0}"),
-        *("greenserve {clock_period_s: 5, clock_step_mhz: 200, warm_pool: 0}",),
+        *("greenserve {clock_period_s: 5, clock_step_mhz: 200, warm_pool: 0}", "voltanallm", "biscale"),
     ),
     "dynamollm-spike": ("dynamollm {emergency: false}", "dynamollm {emergency_up_to: ramp}"),
     "three-sites-carbon": (

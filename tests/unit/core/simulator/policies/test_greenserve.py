@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from core.controllers.fleet.right_size import RightSizeConfig
 from core.engine.engine_model import gpu
+from core.simulator import shipped_scenarios
 from core.simulator.fields import ScenarioError
 from core.simulator.kernel.commands import Start
 from core.simulator.policies import CellLoad, SiteInfo, build, read_policy
 from core.simulator.policies.greenserve import GreenserveConfig
 from core.simulator.policies.greenserve.demand import ServiceDemand
+from core.simulator.runs.runner import requests_of, run_scenario
+from core.simulator.scenario.scenario import read_scenario
 from core.types import Limits, Mode, SetSmClock
 from tests.unit.core.simulator.policies.fake_fleet import FakeFleet
 from tests.unit.core.simulator.policies.worlds import H100, world
@@ -252,3 +256,69 @@ def test_keys_are_read_when_given():
     found = read_policy({"name": "greenserve", "loops": ["clock"], "burst": 1.2, "margin": 0.8, "scale_period_s": 5})
     assert isinstance(found, GreenserveConfig)
     assert (found.loops, found.fleet.burst, found.margin, found.fleet.period_s) == (("clock",), 1.2, 0.8, 5.0)
+
+
+def pools_of(name, rps=20.0, gpus=64, **own):
+    """Returns how many instances begin in each pool, and the plan."""
+    plan = build(read_policy({"name": name, **own}), world({"east": gpus}, limits=Limits(0.6, 0.1), rps=rps))
+    return Counter(member.pool for member in plan.members), plan
+
+
+def test_a_share_of_the_instances_does_prompts_alone_when_requests_are_split():
+    found, plan = pools_of("greenserve", scale="static", split="prompt", tuning={"split": {"first_share": 0.25}})
+    assert found == {"chat": 2, "chat/second": 6}
+    first, second = plan.pools
+    assert (first.handover.to, first.handover.at) == ("chat/second", "prompt")
+    assert (first.spills, second.spills) == (("chat/second",), ("chat",))
+    assert plan.cell_pool == ("chat",)
+
+
+def test_share_is_that_of_rates_which_both_parts_sustain():
+    found, _ = pools_of("voltanallm")
+    demand = ServiceDemand(read_policy({"name": "voltanallm"}), *one_service(Limits(0.6, 0.1)))
+    assert found["chat"] == round(8 * demand.load.phases(Mode(H100, 8)).first_share)
+    assert 0 < found["chat"] < 8
+
+
+def one_service(limits):
+    found = world({"east": 64}, limits=limits, rps=20.0)
+    return found, found.services[0]
+
+
+def test_biscale_has_as_many_instances_as_the_load_needs_and_voltanallm_all():
+    few, more = (pools_of("biscale", rps)[0].total() for rps in (2.0, 60.0))
+    assert few < more
+    assert pools_of("voltanallm", 2.0)[0].total() == 8
+    assert [control.name for control in pools_of("biscale")[1].controls] == ["scale"]
+    assert pools_of("voltanallm")[1].controls == ()
+
+
+def test_a_single_instance_does_both_parts():
+    known = {"right_size": {"learn_s": 0.0}}
+    found, _ = pools_of("biscale", 0.01, tuning=known)
+    assert found == {"chat": 1}
+    ran = simulated("biscale {tuning: {right_size: {learn_s: 0}}}", "workload.rate_scale=0.05", "fleet.tp_choices=[8]")
+    assert len(ran.instances) == 1
+    assert ran.spent_j["decode"].sum() > ran.spent_j["prefill"].sum() > 0.0
+
+
+def simulated(text, *settings):
+    scenario = read_scenario(
+        shipped_scenarios.folder() / "dynamollm-70b-h100.yaml", ["workload.duration_s=20", *settings]
+    )
+    return run_scenario(scenario, requests_of(scenario), text).outcome
+
+
+def test_clocks_of_the_presets_look_ahead_or_at_the_next_iteration_and_know_how_long_a_switch_takes():
+    pacing = {name: pools_of(name)[1].members[0].spec.pacing for name in ("biscale", "voltanallm", "greenserve")}
+    assert {name: (own.ahead, own.switch_s) for name, own in pacing.items()} == {
+        "biscale": (True, 0.065),
+        "voltanallm": (False, 0.065),
+        "greenserve": (True, 0.065),
+    }
+    assert pacing["voltanallm"].step_mhz > pacing["biscale"].step_mhz
+
+
+def test_answers_go_by_least_energy_and_prompts_by_turns():
+    _, plan = pools_of("voltanallm")
+    assert [pool.routing for pool in plan.pools] == ["round_robin", "least_energy"]

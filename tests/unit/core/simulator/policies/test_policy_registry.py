@@ -31,6 +31,7 @@ VALUES: dict[str, Any] = {
     "scale_period_s": 25.0,
     "tuning.placement.group_gpus": [1, 2],
     "tuning.right_size.look_s": 30,
+    "tuning.split.by_rates": False,
     "tuning.threshold.kv_high": 0.9,
     "tuning.threshold.busy_high": 0.9,
 }
