@@ -65,6 +65,12 @@ NO_TTFT = Load(CLOSE.arrival_s, CLOSE.prompts, CLOSE.outputs, Limits(None, 0.045
 NO_TPOT = Load(CLOSE.arrival_s, CLOSE.prompts, CLOSE.outputs, Limits(0.4))
 
 
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switches take no time on both sides: so a stretch has one clock, which its length tells."""
+    monkeypatch.setattr(deadline_looks, "clock_switch_s", lambda overheads, gpu, tp: 0.0)
+
+
 class Written(Meter):
     """A stream of so many tokens so far."""
 

@@ -1,8 +1,8 @@
 """GreenServe's clocks by deadlines at the gateway: for each instance the lowest that keeps the limits of its requests.
 
-For services whose policy says `clock: deadline`. An instance is looked at whenever it is given a request, and each
-`LOOK_S` while it has any of this gateway; what a look is, is in `deadline_looks`. Of several gateways each that has
-requests there asks for what those of all need.
+For services whose policy says `clock: deadline` or `iteration`. An instance is looked at whenever it is given a
+request, and each `LOOK_S` while it has any of this gateway; what a look is, is in `deadline_looks`. Of several gateways
+each that has requests there asks for what those of all need.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class DeadlineClocks:
 
     def placed(self, service: Service, instance: Instance) -> None:
         """A request has just been given its place: looks at the instance, or in a moment where it has just done so."""
-        if not service.policy.deadline:
+        if not service.policy.by_deadlines:
             return
         watched, now_s = self._watch(service, instance), time.monotonic()
         self._busy.add(instance.uid)
@@ -83,7 +83,7 @@ class DeadlineClocks:
         for uid in list(self._busy):
             watched = self._watched[uid]
             service = services.get(watched.service)
-            if service is None or not service.policy.deadline:
+            if service is None or not service.policy.by_deadlines:
                 self._forget(uid)
             else:
                 self._look_at(service, watched, now_s)
@@ -96,7 +96,7 @@ class DeadlineClocks:
             uids: Of all instances that are there.
             now_s: Monotonic.
         """
-        paced = {service.name: service for service in services if service.policy.deadline}
+        paced = {service.name: service for service in services if service.policy.by_deadlines}
         for uid, watched in list(self._watched.items()):
             if uid not in uids or watched.service not in paced:
                 self._forget(uid)

@@ -18,6 +18,7 @@ from core.engine.compiled_model import F_MAX, model_row
 from core.engine.corrections import configuration
 from core.engine.engine_model import engine_model
 from core.engine.measured import Basis, basis
+from core.engine.overheads import Overheads, clock_switch_s
 from core.observations.clock_given import least_mhz
 from core.ports import EngineLimits
 from core.types import Effects
@@ -55,11 +56,12 @@ class EngineCosts:
 
     def warm_up(self) -> None:
         """Compiles, or loads from the cache, what a look needs."""
-        config = DeadlineConfig(self.costs, EngineLimits(), 0.0, 100.0, self.basis)
         one = np.array([(100, 0, 1.0)], PROMPT)
-        for prompts, decodes in ((one, 1), (_NOTHING, 1), (_NOTHING, 0)):
-            seen = DeadlineObservation(0.0, "warm-up", prompts, decodes, 100 * decodes, 1.0, 0.2)
-            deadline_clock.step(None, seen, config)
+        for ahead in (True, False):
+            config = DeadlineConfig(self.costs, EngineLimits(), 0.0, 100.0, self.basis, ahead=ahead)
+            for prompts, decodes in ((one, 1), (_NOTHING, 1), (_NOTHING, 0)):
+                seen = DeadlineObservation(0.0, "warm-up", prompts, decodes, 100 * decodes, 1.0, 0.2)
+                deadline_clock.step(None, seen, config)
 
 
 class InstanceClock:
@@ -98,12 +100,18 @@ class InstanceClock:
         state, policy = instance.state, service.policy
         floor = policy.clock_floor, policy.clock_floor_mhz
         own = state.gpu_type, state.min_mhz, state.max_mhz
-        key = (*own, *floor, policy.tuning.profile_step_mhz, state.engine_limits)
+        key = (*own, *floor, policy.tuning.profile_step_mhz, state.engine_limits, policy.iteration)
         if self._config is None or key != self._key:
             self._key, limits = key, state.engine_limits or EngineLimits()
             least = min(least_mhz(*own, *floor), self.costs.top_mhz)
             self._config = DeadlineConfig(
-                self.costs.costs, limits, least, policy.tuning.profile_step_mhz, self.costs.basis
+                self.costs.costs,
+                limits,
+                least,
+                policy.tuning.profile_step_mhz,
+                self.costs.basis,
+                clock_switch_s(Overheads(), state.gpu_type, state.tp),
+                ahead=not policy.iteration,
             )
         return self._config
 

@@ -128,7 +128,7 @@ class Router:
             reason = f"{reason}; the engine model does not know it"
             return Choice(uid, None, None, None, None, None, False, reason)
         # Under a clock by deadlines the present one says nothing of the limits: it is about to be another.
-        keeps = found[0].meets_slo or service.policy.deadline
+        keeps = found[0].meets_slo or service.policy.by_deadlines
         return routing.chosen(found[0], reason if keeps else f"{reason}; it cannot keep the limits")
 
     def _at_the_site_in_turn(

@@ -33,7 +33,7 @@ def published(services: Iterable[Service], instances: Iterable[Instance]) -> Gat
         service = by_pool.get(instance.pool_id)
         if service is None or not instance.slots:
             continue
-        if service.policy.deadline:
+        if service.policy.by_deadlines:
             paces[instance.uid] = paces_of(service, instance, now_s)
         elif judges(service):
             boards[instance.uid] = board_of(service, instance)

@@ -11,11 +11,14 @@ from core.algorithms.split.request_mix import RequestMix
 from core.algorithms.split.split_point import Backlog, SplitConfig, calibrated, total_tokens
 from core.algorithms.split.virtual_passes import parts
 from core.engine.engine_model import EngineModel, engine_model
+from core.observations.limits import planned
 from core.observations.request import split_given
+from core.observations.request.phase_share import phase_rates
 from core.observations.request.request_configs import ITL_S
 from core.observations.request.split_configs import split_config
 from core.observations.request.split_given import EnginePasses, Looks, engine_passes
 from core.ports import EngineLimits
+from core.types import Limits
 from pools import wire
 
 from ..fleet.instance import Instance
@@ -116,6 +119,19 @@ def best_cut(
     return Cut(found.first, found.second, found.tokens, found.total)
 
 
+def share_of(instance: Instance, limits: Limits, mix: RequestMix, policy: wire.RequestPolicy) -> float:
+    """Returns the share of instances like this one that are to do prompts alone (BiScale's first tier).
+
+    Args:
+        limits: Of the call; clocks keep the policy's shares of them.
+
+    Raises:
+        UnknownConfiguration, ValueError: As `best_cut`.
+    """
+    kept = planned(limits, policy.clock_ttft_share, policy.clock_tpot_share)
+    return phase_rates(_model(instance), _limits(instance), mix, kept).first_share
+
+
 def _room_tokens(instance: Instance) -> int:
     return int(_model(instance).kv_capacity_tokens)
 
@@ -125,6 +141,7 @@ def warm_up(instance: Instance, call: Call) -> None:
     mix = RequestMix().after(call.prompt_tokens or 1, call.predicted_tokens or 1)
     for split in ("any", "none"):
         best_cut([instance], [instance], call, split, wire.RequestTuning(), mix)
+    share_of(instance, Limits(1.0, 0.1), mix, wire.RequestPolicy())
     limits = _limits(instance)
     passes = EnginePasses(_model(instance), limits.max_num_batched_tokens, limits.max_num_seqs, ITL_S)
     passes.costs(instance.state.max_mhz, np.array([[0, 1, 1]]))

@@ -13,15 +13,16 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 from core.algorithms.split.request_mix import RequestMix
 from core.controllers.request import routing
-from core.controllers.request.routing import Estimate, Route, RouteRequest
+from core.controllers.request.routing import Candidate, Estimate, Route, RouteRequest
 from core.controllers.request.turns import RoundRobin
 from core.engine.engine_model import UnknownConfiguration
 from core.observations.request.request_configs import groups
+from core.types import Limits
 from pools import kv_connectors
 
 from ..fleet.instance import Instance
@@ -83,8 +84,11 @@ class Splitter:
             key, route = f"{service.name}/{request.class_rank}", service.policy.route
             answer = min(call.predicted_tokens or 1, call.max_tokens or math.inf)
             mix = self._mixes[key] = self._mixes[key].after(call.prompt_tokens or 1, int(answer))
-            first, second = self._groups(own, route, tuning.split_first_share, key)
             try:
+                share = tuning.split_first_share
+                if tuning.split_by_rates:
+                    share = self._plans.share_of(own[0], call.limits(service), mix, service.policy)
+                first, second = self._groups(own, route, share, key, request)
                 found = self._plans.best_cut(first, second, call, service.policy.split, tuning, mix)
             except (UnknownConfiguration, ValueError) as error:
                 log.warning("request %s is not split: %s", call.request_id, error)
@@ -122,12 +126,16 @@ class Splitter:
         )
         return first, second
 
-    def _groups(self, own: Sequence[Instance], route: str, share: float, key: str) -> tuple[Sequence[Instance], ...]:
+    def _groups(
+        self, own: Sequence[Instance], route: str, share: float, key: str, request: RouteRequest
+    ) -> tuple[Sequence[Instance], Sequence[Instance]]:
         by_name = sorted(own, key=lambda i: i.uid)
-        if route not in (ROUND_ROBIN, LEAST_LOADED):
+        if route not in (ROUND_ROBIN, LEAST_LOADED, Route.LEAST_ENERGY):
             return groups(by_name, _decoding, share)
-        fixed = groups(by_name, lambda _: 0, share)
-        return tuple(self._routed(group, route, f"{key}/{n}") for n, group in enumerate(fixed))
+        prompts, answers = groups(by_name, lambda _: 0, share)
+        if route == Route.LEAST_ENERGY:
+            return self._routed(prompts, ROUND_ROBIN, f"{key}/0"), [_least_energy(answers, request)]
+        return self._routed(prompts, route, f"{key}/0"), self._routed(answers, route, f"{key}/1")
 
     def _routed(self, group: Sequence[Instance], route: str, turns: str) -> list[Instance]:
         """Returns the one of a group whose turn it is, or which has the least load."""
@@ -166,6 +174,21 @@ def _estimate(instance: Instance, request: RouteRequest) -> Estimate:
 def _load_with_due(instance: Instance) -> float:
     candidate = instance.candidate()
     return routing.weighed_load(candidate) + len(instance.due) / candidate.weight
+
+
+def _with_due(instance: Instance) -> Candidate:
+    """Returns it as if the second parts that will come there had been sent."""
+    candidate = instance.candidate()
+    return replace(candidate, waiting=candidate.waiting + len(instance.due)) if instance.due else candidate
+
+
+def _least_energy(instances: Sequence[Instance], request: RouteRequest) -> Instance:
+    """Returns the one where an answer more takes least energy, of those that keep its pace at the clock that they have:
+    its prompt is done with elsewhere (VoltanaLLM's EcoRoute)."""
+    answer = RouteRequest(1, request.predicted_output_tokens, request.class_rank, Limits(tpot_s=request.limits.tpot_s))
+    candidates = [_with_due(instance) for instance in instances]
+    choice = routing.choose_of(candidates, lambda: candidates, answer)
+    return next(i for i in instances if choice is None or i.uid == choice.uid)
 
 
 def _decoding(instance: Instance) -> int:

@@ -13,11 +13,13 @@ import pytest
 
 from core.algorithms.clock.deadline_clock import NO_SLACK_S, left_of_limits
 from core.controllers.clock import deadline_clock
-from core.controllers.clock.deadline_clock import DeadlineConfig, DeadlineObservation
+from core.controllers.clock.deadline_clock import DeadlineConfig, DeadlineObservation, DeadlineState
+from core.controllers.request.routing import Choice
 from core.engine import measured
 from core.engine.compiled_model import model_row
 from core.engine.corrections import KNOTS, Correction, configuration
 from core.engine.engine_model import engine_model, gpu
+from core.engine.overheads import Overheads, clock_switch_s
 from core.ports import EngineLimits
 from core.types import Limits
 from pools import wire
@@ -27,6 +29,7 @@ from pools.gateway.placing.clock_requests import RENEW_S, ClockRequests, Pending
 from pools.gateway.placing.deadline_clocks import APART_S, DeadlineClocks
 from pools.gateway.placing.deadline_looks import EngineCosts, observe
 from pools.gateway.placing.projected_admission import AdmissionGate
+from pools.gateway.placing.slot import Part
 from pools.gateway.requests.sse import Meter
 from tests.fakes.fleet import MODEL
 from tests.unit.pools.gateway.conftest import Start, completion, until
@@ -35,6 +38,7 @@ from tests.unit.pools.gateway.placing.test_projected_admission import Here
 
 KIND = "Llama3-70B", "A100-80GB", 4, "vllm-v1"
 TOP, GPU_FLOOR, VOLTAGE_FLOOR = 1410.0, 210.0, gpu("A100-80GB").f_v
+SWITCH_S = clock_switch_s(Overheads(), *KIND[1:3])
 KV_TOKENS = int(engine_model(*KIND).kv_capacity_tokens)
 
 
@@ -159,12 +163,14 @@ async def test_it_is_the_controllers_step_on_what_the_gateway_sees(paced: Paced)
     paced.limited(ttft_s=0.6, tpot_s=0.2)
     for _ in range(2):
         await paced.come(prompt=800)
+    before = DeadlineState(paced.mhz)
     paced.look()
-    config = DeadlineConfig(model_row(engine_model(*KIND)), EngineLimits(1024, 16, chunk_tokens=256), GPU_FLOOR, 60.0)
-    state, _ = deadline_clock.step(None, paced.seen(), config)
+    limits = EngineLimits(1024, 16, chunk_tokens=256)
+    config = DeadlineConfig(model_row(engine_model(*KIND)), limits, GPU_FLOOR, 60.0, switch_s=SWITCH_S)
+    state, _ = deadline_clock.step(before, paced.seen(), config)
     assert paced.mhz == state.target_mhz
     assert GPU_FLOOR < (paced.mhz or 0.0) < TOP, "or it would say nothing"
-    whole, _ = deadline_clock.step(None, paced.seen(), replace(config, limits=EngineLimits()))
+    whole, _ = deadline_clock.step(before, paced.seen(), replace(config, limits=EngineLimits()))
     assert whole.target_mhz != state.target_mhz, "the engine's limits count"
     await paced.house.clear()
 
@@ -213,6 +219,39 @@ async def test_tokens_of_another_engine_are_no_head_start(paced: Paced) -> None:
     guest.slot.meter.events = 203
     assert paced.seen(guest.slot.begun_s).slack_s == pytest.approx(0.2)  # of three tokens two have had a gap
     await paced.house.clear()
+
+
+async def test_a_part_of_a_request_counts_where_it_is_under_way(paced: Paced) -> None:
+    paced.limited(ttft_s=2.0, tpot_s=0.1)
+    choice = Choice("", None, None, None, None, None, False, "")
+    dispatcher, call = paced.house.dispatcher, paced.house.call(prompt=700)
+    first, second = (
+        dispatcher.take(call, (paced.instance, choice), Part(cut, 760, second=later))
+        for cut, later in ((500, False), (700, True))
+    )
+    assert [left for left, _, _ in paced.seen().prompts.tolist()] == [500], "of the prompt the part that is done here"
+    assert paced.seen().decodes == 0, "the second part is still to come"
+    second.arrives()
+    seen = paced.seen()
+    assert (len(seen.prompts), seen.decodes, seen.context_tokens) == (1, 1, 700), "its prompt is done elsewhere"
+    for slot in (first, second):
+        slot.end()
+
+
+async def test_clock_by_iteration_is_the_top_while_a_prompt_waits_behind_the_next() -> None:
+    paced = Paced(deadline=False, iteration=True, clock_floor="voltage")
+    paced.limited(ttft_s=60.0, tpot_s=1.0)
+    await paced.come(prompt=1500)
+    assert paced.mhz == VOLTAGE_FLOOR
+    await paced.come(prompt=1500)
+    assert paced.mhz == TOP
+    await paced.house.clear()
+    ahead = Paced(clock_floor="voltage")
+    ahead.limited(ttft_s=60.0, tpot_s=1.0)
+    for _ in range(2):
+        await ahead.come(prompt=1500)
+    assert ahead.mhz == VOLTAGE_FLOOR, "both are in time"
+    await ahead.house.clear()
 
 
 async def test_answer_that_is_no_stream_is_taken_to_be_just_in_time(paced: Paced) -> None:

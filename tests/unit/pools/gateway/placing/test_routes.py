@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from core.controllers.request.routing import Choice
 from core.simulator.kernel.driver import simulate
 from core.simulator.kernel.simulated import FixedCosts, FleetSpec, InstanceSpec, PoolSpec, load
 from pools import wire
+from pools.gateway.fleet.instance import Instance
 from pools.gateway.placing.splitter import Splitter
 from pools.gateway.requests.call import Call
 from tests.unit.pools.gateway.placing.test_dispatch_laws import House
@@ -149,6 +151,11 @@ def splitting(route: str, split: str, count: int = 4, **policy: object) -> tuple
     return house, Splitter(house.view, house.dispatcher, Here())
 
 
+def step_of(instance: Instance, answers: int) -> float:
+    """Returns the seconds of an iteration with so many answers."""
+    return replace(instance.candidate(), running=answers - 1).tpot_s
+
+
 def sent(house: House, n: int, call: Call) -> None:
     """The call is at an instance."""
     house.dispatcher.take(call, (house.instances[n], Choice("", None, None, None, None, None, False, "")))
@@ -164,6 +171,34 @@ async def test_pairs_of_a_split_are_taken_by_the_route(route: str) -> None:
 async def test_part_of_the_instances_does_first_parts(share: float, pairs: set[tuple[int, int]]) -> None:
     house, splitter = splitting("predicted", "prompt", tuning=wire.RequestTuning(split_first_share=share))
     assert set(parts(house, splitter, 1)) == pairs
+
+
+async def test_part_is_the_one_by_rates_when_the_policy_says_so() -> None:
+    tuning = wire.RequestTuning(split_by_rates=True)
+    shares = []
+    for prompt, predicted in ((4000, 20), (100, 2000)):
+        house, splitter = splitting("round_robin", "prompt", count=8, tuning=tuning)
+        plans = [splitter.plan(house.call(prompt=prompt, predicted=predicted)) for _ in range(8)]
+        shares.append(len({plan.first.instance.uid for plan in plans if plan is not None}))
+    assert shares[0] > shares[1]
+
+
+async def test_answers_go_where_they_take_least_energy_and_prompts_by_turns() -> None:
+    house, splitter = splitting("least_energy", "prompt")
+    assert [pair[0] for pair in parts(house, splitter, 4)] == [0, 1, 0, 1]
+    await house.clear()
+    house, splitter = splitting("least_energy", "prompt")
+    for _ in range(4):
+        sent(house, 3, house.call(prompt=100, predicted=400))
+    assert {pair[1] for pair in parts(house, splitter, 2)} == {3}, "together, while the pace is kept"
+
+
+async def test_answers_that_are_to_come_count_where_one_more_must_keep_its_pace() -> None:
+    house, splitter = splitting("least_energy", "prompt")
+    alone_s, together_s = (step_of(house.instances[3], answers) for answers in (1, 8))
+    house.fake.objectives = wire.LatencyLimits(tpot_s=(alone_s + together_s) / 2.0)
+    house.publish()
+    assert {pair[1] for pair in parts(house, splitter, 8)} == {2, 3}
 
 
 @pytest.mark.parametrize("candidates", [1, 2])
