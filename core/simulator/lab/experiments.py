@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from core.simulator.lab.ablation import ABLATION
 from core.simulator.lab.decomposition import energy_by_kind
 from core.simulator.lab.experiment import CONVERSATION, Experiment, Run, plain
+from core.simulator.lab.papers.biscale import BISCALE
 from core.simulator.lab.papers.dynamollm import DYNAMOLLM, DYNAMOLLM_LOADS
 from core.simulator.lab.papers.dynamollm_day import DYNAMOLLM_DAY
 from core.simulator.lab.papers.dynamollm_pools import DYNAMOLLM_POOLS
@@ -27,6 +28,7 @@ from core.simulator.lab.papers.muserve_predictor import MUSERVE_PREDICTOR
 from core.simulator.lab.papers.throttllem import THROTTLLEM
 from core.simulator.lab.papers.throttllem_engines import THROTTLLEM_ENGINES
 from core.simulator.lab.papers.throttllem_loads import THROTTLLEM_LOADS
+from core.simulator.lab.papers.voltanallm import VOLTANALLM
 
 # Means may take so much of the limits, in place of 90 % and, of a TTFT limit, 45 %.
 _THREE_QUARTERS = "plan_ttft_share: 0.375, plan_tpot_share: 0.75, clock_ttft_share: 0.375, clock_tpot_share: 0.75"
@@ -70,6 +72,7 @@ _ALL = (
     *(THROTTLLEM, THROTTLLEM_ENGINES, THROTTLLEM_LOADS),
     *(MUSERVE, MUSERVE_DEVICES, MUSERVE_ORDER, MUSERVE_PREDICTOR),
     *(DYNASERVE, DYNASERVE_MODELS, DYNASERVE_BATCHES, DYNASERVE_PREDICTIONS, DYNASERVE_REPLAY),
+    *(VOLTANALLM, BISCALE),
     *(COMMON, ABLATION, COMMON_SITES),
 )
 EXPERIMENTS: Mapping[str, Experiment] = {own.name: own for own in _ALL}
