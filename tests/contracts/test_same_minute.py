@@ -81,7 +81,8 @@ CHOICES = (
     ("greenserve", {"objective": "energy", "scale_period_s": 20.0, "chunk_tokens": 0, "clock_floor": "gpu"}),
     ("greenserve", {"changes_per_hour": 4, "tuning": {"right_size": {"look_s": 30.0, "hold_s": 0.0}}}),
 )
-COMPARED = sorted(name for name in PRESETS if PRESETS[name].family not in NO_STEP)
+LAID_OUT_AT_ONCE = "voltanallm"  # simulated, on every GPU, so that no step is taken; live it is shared out once
+COMPARED = sorted(name for name in PRESETS if PRESETS[name].family not in NO_STEP and name != LAID_OUT_AT_ONCE)
 SLOW = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
 SYSTEMS = ("greenserve", *each_preset.SYSTEMS)
 
@@ -122,8 +123,7 @@ def live(minute: Minute, policy: str, client, **knobs: Any) -> list[Taken]:
 
 def _is_left_out(policy: Policy, plan: Taken) -> bool:
     moves = policy.knobs.whole_sites and policy.family != "throttle"  # whose engines are as many as planned
-    every_gpu = policy.family == "greenserve" and policy.knobs.scale == "static"  # simulated ones are laid out at once
-    return moves or every_gpu or (policy.family in ONCE and not plan.commands)
+    return moves or (policy.family in ONCE and not plan.commands)
 
 
 def simulated(minute: Minute, policy: str, **knobs: Any) -> list[Taken]:
