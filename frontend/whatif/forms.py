@@ -36,6 +36,8 @@ PAPERS: dict[str, tuple[str, ...]] = {
     "throttLL'eM": ("throttllem", "triton", "retail"),
     "mu-Serve": ("muserve", "alpaserve", "alpaserve_sched", "alpaserve_scaling"),
     "DynaServe": ("dynaserve", "pd_coloc", "pd_disagg"),
+    "VoltanaLLM": ("voltanallm",),
+    "BiScale": ("biscale",),
 }
 TRAFFIC_FIELDS = {
     "traffic": "kind",

@@ -191,7 +191,8 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
         emergencies_up_to="resteer",
         split="any",
         tuning=wire.RequestTuning(
-            False, 3, 10, 0.01, 3, 0.4, 2.0, 0.2, 2048, 0.15, "trees", 0.2, LadderTuning(calm_s=9.0), 60.0, 1.6
+            *(False, 3, 10, 0.01, 3, 0.4, 2.0, 0.2, 2048, 0.15, "trees", 0.2, LadderTuning(calm_s=9.0), 60.0, 1.6),
+            split_by_rates=True,
         ),
         plan_ttft_share=0.45,
         plan_tpot_share=0.9,
@@ -201,6 +202,7 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
         clock_floor="voltage",
         clock_floor_mhz=800.0,
         early_moves=True,
+        iteration=True,
     )
     service = wire.FleetService(
         name="llama3-70b",

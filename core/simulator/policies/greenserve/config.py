@@ -59,9 +59,9 @@ class GreenserveConfig:
     split: SplitTuning | None = None
 
     @property
-    def paced(self) -> bool:
-        """Says whether clocks follow the requests that are there."""
-        return Loop.CLOCK in self.loops and self.clock in ("deadline", "iteration")
+    def by_deadlines(self) -> bool:
+        """Says whether clocks follow the requests that are there (`Knobs.by_deadlines`)."""
+        return self.clock in ("deadline", "iteration")
 
     @property
     def plan_shares(self) -> tuple[float, float]:

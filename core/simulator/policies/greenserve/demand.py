@@ -100,7 +100,7 @@ class ServiceDemand:
             tuple(ClassLengths(info.limits, own) for info, own in classes),
             self.config.chunk_tokens,
             ProfileClocks(self.config.clock_step_mhz, self.config.clock_floor, self.config.clock_floor_mhz),
-            self.config.clock_wait_share if self.config.clock in ("deadline", "iteration") else 0.0,
+            self.config.clock_wait_share if self.config.by_deadlines else 0.0,
             self.config.clock_shares if self.config.split is not None and self.config.split.by_rates else None,
         )
 

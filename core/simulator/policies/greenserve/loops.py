@@ -218,7 +218,7 @@ class Greenserve:
         if own.size is not None:
             for part in own.size.mix.parts:
                 own.shares[part.kind] = max(LEAST_RPS, part.load_rps)
-                mhz = None if self.config.clock in ("deadline", "iteration") else part.mhz
+                mhz = None if self.config.by_deadlines else part.mhz
                 batch = by_batch(d.load.profile(part.mode), mhz, part.load_rps, d.lengths.output_tokens)
                 for number in own.pools:
                     self.fleet.weights[number, loops.kind(d.service, *part.kind)] = batch
@@ -279,8 +279,10 @@ def _with_rules(spec: InstanceSpec, config: GreenserveConfig, overheads: Overhea
     """Returns a kind of instance with the order of its queue, and with how its clock is set."""
     params = gpu(spec.gpu)
     least = least_mhz(spec.gpu, params.f_min, params.f_max, config.clock_floor, config.clock_floor_mhz)
-    switch_s, ahead = clock_switch_s(overheads, spec.gpu, spec.tp), config.clock == "deadline"
-    pacing = Pacing(least, config.clock_step_mhz, switch_s, ahead) if config.paced else None
+    pacing = None
+    if config.by_deadlines and Loop.CLOCK in config.loops:
+        switch_s = clock_switch_s(overheads, spec.gpu, spec.tp)
+        pacing = Pacing(least, config.clock_step_mhz, switch_s, ahead=config.clock == "deadline")
     return replace(spec, scheduling=config.scheduling, pacing=pacing)
 
 

@@ -37,7 +37,10 @@ TOP = 1410.0
 THROTTLE: dict[str, Any] = {"admission": "projection", "throttle": True}
 RETAIL: dict[str, Any] = {"retail": True}
 DEADLINE: dict[str, Any] = {"deadline": True, "tuning": wire.RequestTuning(profile_step_mhz=60.0)}
-RULES = pytest.mark.parametrize("policy", [THROTTLE, RETAIL, DEADLINE], ids=["throttle", "retail", "deadline"])
+ITERATION: dict[str, Any] = {"iteration": True, "tuning": wire.RequestTuning(profile_step_mhz=60.0)}
+RULES = pytest.mark.parametrize(
+    "policy", [THROTTLE, RETAIL, DEADLINE, ITERATION], ids=["throttle", "retail", "deadline", "iteration"]
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
