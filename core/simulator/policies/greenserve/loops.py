@@ -91,8 +91,8 @@ class _Service:
         split = self.demand.config.split
         firsts = len(every)
         if split is not None and firsts > 1:
-            by_rates = self.demand.load.phases(every[0][1]).first_share if split.by_rates else None
-            firsts = first_parts(firsts, by_rates or split.first_share)
+            share = self.demand.load.phases(every[0][1]).first_share if split.by_rates else split.first_share
+            firsts = first_parts(firsts, share)
         kinds = [loops.kind(self.demand.service, *kind) for kind in every]
         return Counter((self.pools[0 if n < firsts else 1], kind) for n, kind in enumerate(kinds))
 
