@@ -64,6 +64,7 @@ FREESH_READS = Reads(
     {
         **any_of(*_PERIODS, *_CLOCK_SHARES, "carbon_period_s", "partition", "alpha", "frozen", "preempts_s", "shadow"),
         **any_of("objective", "negative_intensity", "freeze_tp", "clock_floor", "clock_floor_mhz", "engine_queue"),
+        **any_of("aging_tokens_per_s"),
         "shard": ("mix", "off"),
         "clock": ("miad", "primal_dual", "fixed"),
         "route": tuple(_ROUTINGS),
@@ -116,7 +117,8 @@ class FreeshConfig:
     moves GPUs between the pools of a site. `clock`: the rule; None: it does not run. `ttft_share`, `tpot_share`: of a
     class's limits, at which the clock goes up.
     `order`: of every instance's queue; but for fcfs, running requests may have to give way each `preempts_s` (0: never)
-    to waiting ones that are ahead by `margin_s`. `window_factor`: over what a request takes alone, when it is due.
+    to waiting ones that are ahead by `margin_s`. `aging_tokens_per_s`: of sjf; None: by the long requests and the
+    limits. `window_factor`: over what a request takes alone, when it is due.
 
     min_energy is the same with energy for its objective. freesh_baseline is the paper's Baseline (section 4.1): no
     classifier, so the partition with the fewest classes, and no knob: the fleet of the first moment, at its top clock,
@@ -145,6 +147,7 @@ class FreeshConfig:
     clock_floor_mhz: float | None = None
     clock: MiadConfig | PrimalDualConfig | None = field(default_factory=MiadConfig)
     order: str = "llf"
+    aging_tokens_per_s: float | None = None
     preempts_s: float = 1.0
     margin_s: float = 1.0
     window_factor: float = WINDOW_FACTOR
@@ -200,6 +203,7 @@ def freesh_of(policy: Policy) -> FreeshConfig:
         clock_floor_mhz=knobs.clock_floor_mhz,
         clock=rule if isinstance(rule, (MiadConfig, PrimalDualConfig)) else None,
         order=knobs.order,
+        aging_tokens_per_s=knobs.aging_tokens_per_s,
         preempts_s=knobs.preempts_s,
         margin_s=policy.tuning.queue.margin_s,
         window_factor=policy.tuning.queue.window_factor,

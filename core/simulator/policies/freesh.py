@@ -31,14 +31,14 @@ from core.observations.load_profiles import full_load_profile
 from core.observations.mode_profile import Lengths
 from core.observations.request.routing_weights import by_capacity
 from core.simulator.kernel.commands import DRAINING, SERVING, Assign, FleetView, SimCommand
-from core.simulator.kernel.simulated import InstanceSpec, Scheduling, SimulationError
+from core.simulator.kernel.simulated import InstanceSpec, SimulationError
 from core.simulator.policies import loops
 from core.simulator.policies.change_round import Want
 from core.simulator.policies.config import FreeshConfig
 from core.simulator.policies.energy_router import EnergyRouter
 from core.simulator.policies.fleet_changes import Fleet
 from core.simulator.policies.loops import Decisions, LoopControl
-from core.simulator.policies.scheduling import token_times_s
+from core.simulator.policies.scheduling import Served, queue_of, served_by_model
 from core.simulator.policies.view_observations import cells_of, class_view, clock_seen, first_view, site_ahead
 from core.simulator.policies.world import PartitionInfo, Plan, ServiceInfo, World
 from core.types import (
@@ -78,7 +78,9 @@ class Freesh:
     """State of all loops of the policy, and their epochs."""
 
     def __init__(self, config: FreeshConfig, world: World) -> None:
-        world = replace(world, templates=tuple(scheduled(spec, config) for spec in world.templates))
+        served = served_by_model((info, _first_partition(config, info)) for info in world.services)
+        ruled = tuple(scheduled(spec, config, served[spec.model]) for spec in world.templates)
+        world = replace(world, templates=ruled)
         self.config, self.world = config, world
         known = sorted({partition.name for info in world.services for partition in info.partitions})
         if config.partition is not None and config.partition not in known:
@@ -407,19 +409,10 @@ class Freesh:
         }
 
 
-def scheduled(spec: InstanceSpec, config: FreeshConfig) -> InstanceSpec:
+def scheduled(spec: InstanceSpec, config: FreeshConfig, served: Served) -> InstanceSpec:
     """Returns the template with the policy's order of its queue."""
-    token_s, prefill_token_s = token_times_s(spec)
-    return replace(
-        spec,
-        scheduling=Scheduling(
-            config.order,
-            token_s=token_s,
-            prefill_token_s=prefill_token_s,
-            preempts_s=0.0 if config.order == "fcfs" else config.preempts_s,
-            margin=config.margin_s,
-        ),
-    )
+    c = config
+    return replace(spec, scheduling=queue_of(spec, c.order, c.aging_tokens_per_s, served, c.preempts_s, c.margin_s))
 
 
 def _first_partition(config: FreeshConfig, info: ServiceInfo) -> PartitionInfo:

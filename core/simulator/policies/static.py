@@ -7,19 +7,16 @@ sites are cut as those of live services are. What requests meet at an instance g
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from core.observations.request.request_configs import itl_limit_s
 from core.policy.presets import PRESETS, Policy
 from core.policy.setting_texts import value_of
-from core.simulator.kernel.simulated import ORDERS, InstanceSpec, Scheduling
+from core.simulator.kernel.simulated import ORDERS, InstanceSpec
 from core.simulator.policies.config import Reads, any_of
 from core.simulator.policies.cut_fleet import CutFleet
-from core.simulator.policies.scheduling import aging_of, token_times_s
+from core.simulator.policies.scheduling import Served, queue_of, served_by_model
 from core.simulator.policies.world import Plan, World
-from core.types import Limits
 
 # What says what the fleet is to be, and how it becomes that.
 _KNOBS = (
@@ -73,27 +70,19 @@ def of(policy: Policy) -> StaticConfig:
     return StaticConfig(policy.name, None if same else policy)
 
 
-def with_rules(
-    spec: InstanceSpec, config: StaticConfig, limits: Collection[Limits], long_tokens: float
-) -> InstanceSpec:
-    """Returns the instance with the policy's rules of its queue and its batches.
-
-    Args:
-        limits: Of the classes it serves.
-        long_tokens: What one predicted length in a hundred exceeds.
-    """
+def with_rules(spec: InstanceSpec, config: StaticConfig, served: Served) -> InstanceSpec:
+    """Returns the instance with the policy's rules of its queue and its batches."""
     if config.own is None:
         return spec
     knobs, tuning = config.own.knobs, config.own.tuning
-    token_s, prefill_token_s = (0.0, 1.0) if knobs.order == "spf" else token_times_s(spec)
-    rules = Scheduling(
-        "srtf" if knobs.order == "spf" else knobs.order,
-        aging=aging_of(knobs.order, knobs.aging_tokens_per_s, long_tokens, limits),
-        token_s=token_s,
-        prefill_token_s=prefill_token_s,
-        preempts_s=0.0 if knobs.order == "fcfs" else knobs.preempts_s,
-        margin=tuning.queue.margin_s,
-        itl_limit_s=itl_limit_s(knobs.itl_limit_s, tuning.split.itl_margin, limits),
+    by_prompt = knobs.order == "spf"
+    order = "srtf" if by_prompt else knobs.order
+    rules = queue_of(spec, order, knobs.aging_tokens_per_s, served, knobs.preempts_s, tuning.queue.margin_s)
+    if by_prompt:
+        rules = replace(rules, token_s=0.0, prefill_token_s=1.0)
+    rules = replace(
+        rules,
+        itl_limit_s=itl_limit_s(knobs.itl_limit_s, tuning.split.itl_margin, served.limits),
         chunk_tokens=knobs.chunk_tokens,
     )
     return replace(spec, scheduling=rules, max_sequences=knobs.max_num_seqs or spec.max_sequences)
@@ -105,10 +94,7 @@ def begin(config: StaticConfig, world: World) -> Plan:
     Raises:
         SimulationError: There is no such partition, or no GPU can serve.
     """
-    limits: dict[str, list[Limits]] = defaultdict(list)  # of the classes of each model
-    long_tokens: dict[str, float] = defaultdict(float)
-    for service in world.services:
-        limits[service.model] += [info.limits for info in service.partition(config.policy.knobs.partition).classes]
-        long_tokens[service.model] = max(long_tokens[service.model], service.long_tokens)
-    ruled = tuple(with_rules(spec, config, limits[spec.model], long_tokens[spec.model]) for spec in world.templates)
+    named = config.policy.knobs.partition
+    served = served_by_model((service, service.partition(named)) for service in world.services)
+    ruled = tuple(with_rules(spec, config, served[spec.model]) for spec in world.templates)
     return CutFleet(config.policy, config.routing, replace(world, templates=ruled)).begin()

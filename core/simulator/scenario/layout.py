@@ -29,6 +29,7 @@ from core.simulator.policies import (
     with_rules,
 )
 from core.simulator.policies.loops import spills
+from core.simulator.policies.scheduling import Served
 from core.simulator.scenario.class_cells import Cells, Partition
 from core.simulator.scenario.scenario import DEFAULT_SITE, ROLES, DeclaredLoad, Group, Scenario, Service, SiteFleet
 from core.simulator.site_series import Site
@@ -122,10 +123,11 @@ def static_fleet(scenario: Scenario, config: StaticConfig, traffic: Traffic) -> 
     cell_pool: list[int] = []
     first_cell = 0
     for service, groups in zip(scenario.services, _groups_by_service(scenario), strict=True):
-        cells, limits = len(service.cells), [limits_of(c.slo) for c in service.classes]
+        cells = len(service.cells)
         part = slice(first_cell, first_cell + cells)
+        served = Served([limits_of(c.slo) for c in service.classes], traffic.long_tokens(service, part))
         for i in (i for _, members in groups for i in members):
-            specs[i] = with_rules(specs[i], config, limits, traffic.long_tokens(service, part))
+            specs[i] = with_rules(specs[i], config, served)
         own, serving = _service_pools(scenario, config, service, groups, traffic.alone_s[part])
         cell_pool += [len(pools) + pool for pool in serving]
         pools += [replace(pool, routing=config.routing) for pool in own]

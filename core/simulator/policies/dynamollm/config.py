@@ -45,9 +45,8 @@ READS = Reads(
     {
         **any_of("scale_period_s", "shard_period_s", "clock_period_s", "slo_factor", "alpha", "hand_down", "proactive"),
         **any_of("plan_ttft_share", "plan_tpot_share", "clock_ttft_share", "clock_tpot_share"),
-        **any_of(
-            "partition", "tp", "class_limits", "emergencies", "emergencies_up_to", "clock_floor", "clock_floor_mhz"
-        ),
+        **any_of("partition", "tp", "class_limits", "emergencies", "emergencies_up_to", "aging_tokens_per_s"),
+        **any_of("clock_floor", "clock_floor_mhz"),
         "scale": ("dynamo", "static"),
         "shard": ("dynamo", "off"),
         "clock": ("profile", "fixed"),

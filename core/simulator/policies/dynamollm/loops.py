@@ -27,9 +27,9 @@ from core.observations.demand.loop_windows import LOOK_S
 from core.observations.fleet import dynamo_given, dynamo_servers, shared_out_given
 from core.observations.fleet.dynamo_given import ServerKind
 from core.observations.fleet.dynamo_servers import Servers
-from core.policy.knobs import USUAL_S
+from core.policy.knobs import USUAL_S, Knobs
 from core.simulator.kernel.commands import Answer, Decision, FleetView, SimCommand
-from core.simulator.kernel.simulated import InstanceSpec, Scheduling, SimulationError
+from core.simulator.kernel.simulated import InstanceSpec, SimulationError
 from core.simulator.policies import gpu_cut, loops
 from core.simulator.policies.change_round import WarmServers
 from core.simulator.policies.dynamollm.clock_and_emergencies import FastLoops
@@ -39,6 +39,7 @@ from core.simulator.policies.dynamollm.pool_nodes import Nodes, Place
 from core.simulator.policies.dynamollm.pool_profiles import PoolProfiles
 from core.simulator.policies.dynamollm.router import DynamoRouter
 from core.simulator.policies.loops import Decisions
+from core.simulator.policies.scheduling import Served, queue_of
 from core.simulator.policies.view_observations import first_view
 from core.simulator.policies.world import Member, Plan, PoolPlan, World
 from core.types import ChangeKind, Effects, Loop, Mode, PoolKey, ReshardNode, ScaleTo
@@ -71,8 +72,9 @@ class Dynamollm:
         self.demand = ClassDemands(config, world)
         self._offered = gpu_cut.offered(world, self.demand.service, world.nodes)
         self.cluster = self._servers() if config.knobs.in_servers else None
+        served = Served(list(self.demand.limits), self.demand.service.long_tokens)
         templates = {
-            (spec.site, Mode(spec.gpu, spec.tp)): _queued(spec, config.knobs.order)
+            (spec.site, Mode(spec.gpu, spec.tp)): _queued(spec, config.knobs, served)
             for spec in world.templates
             if spec.model == self.demand.service.model
         }
@@ -288,5 +290,5 @@ class Dynamollm:
         )
 
 
-def _queued(spec: InstanceSpec, order: str) -> InstanceSpec:
-    return replace(spec, scheduling=Scheduling(order))
+def _queued(spec: InstanceSpec, knobs: Knobs, served: Served) -> InstanceSpec:
+    return replace(spec, scheduling=queue_of(spec, knobs.order, knobs.aging_tokens_per_s, served))

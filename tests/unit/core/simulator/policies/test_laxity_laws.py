@@ -18,6 +18,7 @@ from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, Load, PoolS
 from core.simulator.kernel.worlds import cost_row
 from core.simulator.policies import FreeshConfig
 from core.simulator.policies.freesh import scheduled
+from core.simulator.policies.scheduling import Served
 from tests.unit.core.simulator.policies.worlds import templates
 from tests.unit.laws import examples
 
@@ -63,7 +64,7 @@ CHATS = Shapes(0.8, 6.0, (8, 20))
 
 def engine(shape: Shape, order: str) -> InstanceSpec:
     (own,) = templates(["east"], (1,), A100, "Llama3-8B")
-    return scheduled(replace(own, max_sequences=shape.seats), FreeshConfig(order=order))
+    return scheduled(replace(own, max_sequences=shape.seats), FreeshConfig(order=order), Served())
 
 
 def run(shape: Shape, order: str, requests: Load) -> Outcome:
