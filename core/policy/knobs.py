@@ -191,7 +191,7 @@ class Knobs:
     predictor_error: float | None = setting(
         None,
         "share that predicted lengths are raised by (throttLL'eM)",
-        unset="the 95th percentile of what the service's last 512 answers were longer by; 0.3 before 64, or simulated",
+        unset="the 95th percentile of what the service's last 512 answers were longer by; 0.3 before 64",
         least=0.0,
         most=100.0,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 WINDOW = 512  # newest requests of a service that count
@@ -26,10 +27,10 @@ class LengthErrors:
     """The errors of the newest predictions, by service."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, deque[float]] = {}
-        self._ordered: dict[str, list[float]] = {}
+        self._newest: dict[Hashable, deque[float]] = {}
+        self._ordered: dict[Hashable, list[float]] = {}
 
-    def observe(self, service: str, predicted_tokens: int, output_tokens: int) -> None:
+    def observe(self, service: Hashable, predicted_tokens: int, output_tokens: int) -> None:
         """Takes in a request that has ended well. A prediction is at least one token."""
         newest = self._newest.setdefault(service, deque())
         ordered = self._ordered.setdefault(service, [])
@@ -39,7 +40,7 @@ class LengthErrors:
         newest.append(error)
         insort(ordered, error)
 
-    def of(self, service: str) -> LengthError | None:
+    def of(self, service: Hashable) -> LengthError | None:
         """Returns the error of a service's predictions; None: too few requests have ended."""
         ordered = self._ordered.get(service, [])
         if len(ordered) < LEAST:

@@ -70,7 +70,7 @@ def _nobody() -> Floats:
 
 
 def _none_ended() -> Floats:
-    return np.zeros((0, 5))
+    return np.zeros((0, 7))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,8 +100,8 @@ class FleetView:
     arrived: NDArray[np.int64]  # (cells, stretches, 3)
     sequences: Callable[[int], Sequences] = _nothing  # of an instance by its number, as of now_s
     came: Callable[[], Floats] = _nobody  # (requests, 3) of those that came last: arrival_s, prompt tokens, cell
-    # (requests, 5) of those that were done since it was last asked for: prompt tokens, cell, TTFT, TPOT (NaN: with a
-    # single token), E2E
+    # (requests, 7) of those that were done since it was last asked for: prompt tokens, cell, TTFT, TPOT (NaN: with a
+    # single token), E2E, predicted and true output tokens
     ended: Callable[[], Floats] = _none_ended
 
 

@@ -387,7 +387,8 @@ class CompiledWorld:
         first_s, finish_s, gaps = rows["first_token_s"], rows["finish_s"], rows["output"] - 1.0
         tpot_s = (finish_s - first_s) / np.where(gaps > 0.0, gaps, np.nan)
         asked_s = rows["arrival_s"]
-        return np.stack([rows["prompt"], rows["cell"], first_s - asked_s, tpot_s, finish_s - asked_s], axis=1)
+        latencies = first_s - asked_s, tpot_s, finish_s - asked_s
+        return np.stack([rows["prompt"], rows["cell"], *latencies, rows["predicted"], rows["output"]], axis=1)
 
     def _sequences(self, i: int, now_s: float) -> Sequences:
         found = kernel.sequences(self._state, i, now_s)

@@ -144,7 +144,7 @@ class ServiceDemand:
             limits[cell] = [np.inf if limit is None else limit for limit in (own.ttft_s, own.tpot_s, own.e2e_s)]
         limits = limits[rows[:, 1].astype(np.int64)]
         mine = ~np.isnan(limits[:, 0])
-        return Ended(rows[mine, 0], limits[mine, 0], (rows[mine, 2:] > limits[mine]).any(axis=1))
+        return Ended(rows[mine, 0], limits[mine, 0], (rows[mine, 2:5] > limits[mine]).any(axis=1))
 
     def recent_rps(self, view: FleetView, span_s: float) -> float | None:
         """Returns the largest of the last stretch and of the mean over `span_s`; None: nothing was seen yet."""

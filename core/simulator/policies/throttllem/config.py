@@ -21,6 +21,7 @@ class ThrottllemConfig:
     """`admission`, `clock` and `autoscale`: which parts run. Under retail the clock is ReTail's.
 
     `predictor_error`: share that predicted lengths are raised by; beyond it a request is taken to run to `max_tokens`.
+    None: as measured on the requests that have ended, and before that `AdmissionConfig`'s.
     `tbt_s`: None takes the strictest of the classes' TPOT limits, or 200 ms. `ips`: the engine model in closed form,
     with what prompts cost; or trees learned from its points, for which a prompt is one more row of the batch, as in the
     paper. `clock_floor` `gpu` without `clock_floor_mhz` searches all clocks, as in the paper. `engines` of a service:
@@ -33,7 +34,7 @@ class ThrottllemConfig:
     admission: bool = True
     clock: bool = True
     autoscale: bool = True
-    predictor_error: float = _OWN.predictor_error
+    predictor_error: float | None = None
     max_tokens: int = 1024  # no answer of the conversation hour is longer than 1,000
     tbt_s: float | None = None
     ips: str = "engine"
@@ -88,7 +89,7 @@ def of(policy: Policy) -> ThrottllemConfig:
         admission=knobs.admission == "projection",
         clock=knobs.clock != "fixed",
         autoscale=knobs.scale == "throttle",
-        predictor_error=_OWN.predictor_error if knobs.predictor_error is None else knobs.predictor_error,
+        predictor_error=knobs.predictor_error,
         max_tokens=tuned.max_tokens,
         tbt_s=tuned.tbt_s,
         ips=tuned.ips,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from core.observations.clock_given import least_mhz
 from core.observations.limits import due_within_s
 from core.observations.mode_profile import Lengths
 from core.predictors.engine_speed import engine_speed
+from core.predictors.length_errors import LengthErrors
 from core.simulator.kernel.commands import SERVING, Decision, FleetView, Placement, RequestView
 from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.policies.node_occupancy import InstanceShape, shape_of
@@ -64,8 +65,12 @@ class ThrottleRouter:
 
     def __init__(self, config: ThrottllemConfig, services: Sequence[Served]) -> None:
         self._config, self._services = config, services
-        error, retry_s = config.predictor_error, config.retry_s
-        self._admissions = [AdmissionConfig(served.tbt_s, error, retry_s) for served in services]
+        own = AdmissionConfig(retry_s=config.retry_s)
+        self._errors: LengthErrors | None = LengthErrors()
+        if config.predictor_error is not None:
+            own, self._errors = replace(own, predictor_error=config.predictor_error), None
+        self._admissions = [replace(own, tbt_s=served.tbt_s) for served in services]
+        self._service_of = {cell: served.number for served in services for cell in served.limits}
         self._first_waiting: dict[int, int] = {}  # by service: the request at the head of those held back
         self._instances: defaultdict[int, _InstanceState] = defaultdict(_InstanceState)
         self._speeds: dict[_EngineKey, SpeedTable] = {}
@@ -80,12 +85,26 @@ class ThrottleRouter:
         head = self._first_waiting.get(request.service)
         if head not in (None, request.number):
             return None
+        self._measure(view)
         found = self._offer(request, view)
         if found is None:
             self._first_waiting[request.service] = request.number
         elif head is not None:
             del self._first_waiting[request.service]
         return found
+
+    def _measure(self, view: FleetView) -> None:
+        """Raises predictions from now on by their errors on the requests that have ended, as gateways do."""
+        if self._errors is None:
+            return
+        rows = view.ended()
+        if not len(rows):
+            return
+        for cell, predicted, output in rows[:, (1, 5, 6)].astype(np.int64).tolist():
+            self._errors.observe(self._service_of[cell], predicted, output)
+        for number, config in enumerate(self._admissions):
+            if (measured := self._errors.of(number)) is not None:
+                self._admissions[number] = replace(config, predictor_error=measured.share)
 
     def _offer(self, request: RequestView, view: FleetView) -> Placement | None:
         served = self._services[request.service]
@@ -169,7 +188,11 @@ class ThrottleRouter:
         if self._config.name == "retail":
             blocks = float(view.kv_used_tokens[slot]) / obs.speed.shape.block_tokens
             seen = retail_clock.observe(
-                obs.now_s, obs.instance, blocks, (obs.running, obs.waiting), self._config.predictor_error
+                obs.now_s,
+                obs.instance,
+                blocks,
+                (obs.running, obs.waiting),
+                self._admissions[served.number].predictor_error,
             )
             own.clock, effects = retail_clock.step(
                 own.clock, seen, self._regression(view.instances[slot], obs.speed, served)

@@ -257,6 +257,7 @@ def test_each_request_that_was_done_is_shown_once_when_a_control_asks(blocks: in
     at_s, prompts, outputs = [0.5, 0.6, 7.5, 9.1, 17.0], [10, 20, 30, 40, 50], [3, 1, 1, 4, 2]
     parts = np.array_split(np.arange(5), blocks)
     given = [load(*([column[k] for k in part] for column in (at_s, prompts, outputs))) for part in parts]
+    given = [replace(part, predicted_tokens=part.output_tokens + 1) for part in given]
     outcome = simulate(ONE, given[0] if blocks == 1 else given, controls=[Asks()])
     rows = outcome.rows[outcome.rows["finish_s"] <= (len(shown) - 1) * 2.0]
     found = np.concatenate(shown)
@@ -265,6 +266,8 @@ def test_each_request_that_was_done_is_shown_once_when_a_control_asks(blocks: in
     ttft_s = dict(zip(rows["prompt"].tolist(), rows["first_token_s"] - rows["arrival_s"], strict=True))
     assert [ttft_s[int(tokens)] for tokens in found[:, 0]] == pytest.approx(found[:, 2].tolist())
     assert np.isnan(found[found[:, 0] == 20.0, 3]), "a single token"
+    assert {(int(row[0]), int(row[6])) for row in found} <= set(zip(prompts, outputs, strict=True))
+    assert (found[:, 5] == found[:, 6] + 1).all(), "as predicted, and as it was"
 
 
 @STEPPINGS
