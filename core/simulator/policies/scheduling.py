@@ -19,7 +19,7 @@ _BATCH = 16  # sequences: in between a lone request and a full batch
 
 @dataclass(slots=True)
 class Served:
-    """What instances serve: the limits of its classes, and what one predicted length in a hundred exceeds."""
+    """The load of instances: the limits of its classes, and what one predicted length in a hundred exceeds."""
 
     limits: list[Limits] = field(default_factory=list)
     long_tokens: float = 0.0
