@@ -128,11 +128,11 @@ def test_clock_is_higher_when_the_predictor_is_taken_to_err_more():
 def test_predictions_are_raised_by_their_error_on_what_has_ended_when_none_is_set():
     requests, tight = steady(3.0, 0.0, 70.0), world(limits=Limits(e2e_s=8.0))
     requests = replace(requests, predicted_tokens=requests.output_tokens // 2)
-    measured, default, exact = (
+    measured, default, known = (
         run(replace(PLAIN, predictor_error=own), requests, tight).clocks_mhz for own in (None, 0.3, 1.0)
     )
     assert measured[:2] == default == [210.0, TOP_MHZ], "before enough have ended"
-    assert measured[-8:] == exact[-8:], "each answer is twice as long as predicted"
+    assert measured[-8:] == known[-8:], "each answer is twice as long as predicted"
 
 
 def test_clock_is_higher_when_objectives_are_tighter():
