@@ -60,10 +60,13 @@ class Node:
         eventually(lambda: self.status(uid) is None, self.ends_s, f"end of {uid}")
 
     def complete(self, url: str, tokens: int) -> int:
-        """Status of a completion of so many tokens; blocks until it has ended."""
+        """Status of a completion of so many tokens, asked for with the engine's key; blocks until it has ended."""
+        key = next((status.key for status in self.runtime.list() if status.url == url), "")
         body = {"model": self.model, "prompt": "hello", "max_tokens": tokens, "ignore_eos": True}
         request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), method="POST")
         request.add_header("Content-Type", "application/json")
+        if key:
+            request.add_header("Authorization", f"Bearer {key}")
         try:
             with urllib.request.urlopen(request, timeout=180) as response:
                 assert json.load(response)["usage"]["completion_tokens"] == tokens
