@@ -233,7 +233,7 @@ async def test_429_with_retry_after_when_the_line_is_full(picker: Picker) -> Non
     picker.fleet.policy = wire.RequestPolicy(engine_queue=1, max_queued_requests=0)
     picker.publish()
     async with picker.envoy().stream() as first, picker.envoy().stream() as second:
-        await asked(first)
+        await asked(first, stream=True)  # of others the prompt counts as computed when it should be, by the clock
         answered = await second.ask(completion())
         assert isinstance(answered, Answered)
         assert (answered.status, answered.error["code"]) == (429, "queue_full")
@@ -459,7 +459,7 @@ async def test_line_is_left_when_the_client_leaves_while_it_waits(picker: Picker
     picker.fleet.policy = wire.RequestPolicy(engine_queue=1)
     picker.publish()
     async with picker.envoy().stream() as first:
-        await asked(first)
+        await asked(first, stream=True)
         async with picker.envoy().stream() as second:
             waiting = asyncio.ensure_future(second.ask(completion()))
             await until(lambda: picker.server.runtime.dispatcher.waiting == 1)
