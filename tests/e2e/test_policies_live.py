@@ -28,7 +28,8 @@ pytestmark = pytest.mark.slow("eight policies on a fleet, a minute or more each"
 SERVICE = "llama3-70b"
 PATIENCE_S = 150.0
 PROMPT = [11] * 400  # with the outputs below, one class in both of FREESH's partitions
-LONG_TOKENS, SHORT_TOKENS = 230, 8
+LONG_TOKENS, LAX_TOKENS, SHORT_TOKENS = 230, 160, 8
+HEAVY_PROMPT = [13] * 6000  # of which an engine computes one after the other
 
 
 @dataclass
@@ -77,6 +78,12 @@ class Operator:
         )
         return [(uid, url) for uid, url in self.rows(ready, request_class)]
 
+    def one_pool(self) -> list[tuple[str, str]]:
+        """Uid and address of all engines, once they serve one pool and none is still to come or to go."""
+        moving = self.rows("SELECT uid FROM pools_instance WHERE (state = 'ready') <> (desired = 'running')")
+        found = self.engines("ALL")
+        return [] if moving or len(found) < len(self.engines()) else found
+
 
 def _metric(url: str, name: str) -> float:
     """One of vLLM's, as its engine shows it; 0: it has gone."""
@@ -118,14 +125,18 @@ class Crowd:
         """Requests that have had their first token."""
         return len(self._begun)
 
-    def send(self, count: int, tokens: int, priority: int = 0) -> list[Future[tuple[str, int]]]:
-        """Each gives the id under which it is on record, and its output tokens."""
-        return [self._threads.submit(self._one, tokens, priority) for _ in range(count)]
+    def send(
+        self, count: int, tokens: int, priority: int = 0, prompt: Sequence[int] = PROMPT, ttft_s: float | None = None
+    ) -> list[Future[tuple[str, int]]]:
+        """Each gives the id under which it is on record, and its output tokens. `ttft_s`: an objective of its own."""
+        headers = {} if ttft_s is None else {"x-slo-ttft-ms": str(round(1000 * ttft_s))}
+        return [self._threads.submit(self._one, tokens, priority, prompt, headers) for _ in range(count)]
 
-    def _one(self, tokens: int, priority: int) -> tuple[str, int]:
+    def _one(self, tokens: int, priority: int, prompt: Sequence[int], headers: dict[str, str]) -> tuple[str, int]:
         stream = self._client.completions.with_raw_response.create(
             model=SERVICE,
-            prompt=PROMPT,
+            prompt=list(prompt),
+            extra_headers=headers,
             max_tokens=tokens,
             stream=True,
             stream_options={"include_usage": True},
@@ -143,7 +154,7 @@ class Crowd:
 def crowd(demo: Operator) -> Iterator[Crowd]:
     key = next(iter(demo.product.credentials["api_keys"].values()))
     client = openai.OpenAI(base_url=f"{demo.product.gateway}/v1", api_key=key, timeout=150, max_retries=0)
-    with client, ThreadPoolExecutor(64) as threads:
+    with client, ThreadPoolExecutor(128) as threads:
         yield Crowd(client, threads)
 
 
@@ -246,6 +257,43 @@ def test_freesh_preempts_the_lax_for_the_urgent_and_moves_clocks(demo: Operator,
 
 def _ended(sent: Sequence[Future[tuple[str, int]]]) -> list[tuple[str, int]]:
     return [future.result(timeout=PATIENCE_S) for future in sent]
+
+
+def test_dynamollm_serves_one_that_waits_in_an_engine_before_others_when_it_would_be_late(
+    demo: Operator, crowd: Crowd
+) -> None:
+    """Engines run one request each; with fewer than `engine_queue` each the others wait there, not at the gateway."""
+    fleet = ("partition=whole", "scale=static", "shard=off", "clock=fixed", "tp=8", "max_num_seqs=1")
+    since = demo.follow("dynamollm", *fleet, "route=least_loaded", "emergencies_up_to=reorder")
+    demo.seen("a request served since", SERVED + " AND request_class = 'ALL'", since)
+    engines = wait_for("engines that all serve one pool", demo.one_pool, PATIENCE_S)
+    lax = crowd.send(12 * len(engines), LAX_TOKENS, prompt=HEAVY_PROMPT, ttft_s=120.0)
+    wait_for(
+        "engines in which requests wait",
+        lambda: sum(_metric(url, "vllm:num_requests_waiting") for _, url in engines) >= 8 * len(engines),
+        PATIENCE_S,
+        every_s=0.05,
+    )
+    urgent = crowd.send(len(engines), SHORT_TOKENS, prompt=HEAVY_PROMPT, ttft_s=3.0)
+    ids = [[request_id for request_id, _ in _ended(sent)] for sent in (lax, urgent)]
+    records = (
+        "SELECT started_at, ttft_s, instance_uid, queue_s, status, prompt_tokens, output_tokens "
+        "FROM telemetry_requestrecord WHERE request_id = ANY(%s)"
+    )
+    lax_rows, urgent_rows = [demo.seen("their records", records, own, least=len(own)) for own in ids]
+    for sent, rows, tokens in ((lax, lax_rows, LAX_TOKENS), (urgent, urgent_rows, SHORT_TOKENS)):
+        assert len(rows) == len(sent), "each is on record once"
+        assert {row[4:] for row in rows} == {("ok", len(HEAVY_PROMPT), tokens)}
+        assert {row[3] for row in rows} == {None}, "none waited at the gateway"
+    overtaken = [
+        sum(row[2] == own[2] and row[0] < own[0] and _first_token_at(row) > _first_token_at(own) for row in lax_rows)
+        for own in urgent_rows
+    ]
+    assert max(overtaken) >= 3, "some that came to its engine before it had their first tokens after it"
+
+
+def _first_token_at(row: Any) -> Any:
+    return row[0] + timedelta(seconds=row[1])
 
 
 @pytest.mark.usefixtures("rush")
