@@ -1,7 +1,7 @@
 from django.urls import path
 from django.views.generic import RedirectView
 
-from . import advice, operations, policy_form, rows, setup, transfer
+from . import advice, offer, operations, policy_form, rows, setup, transfer
 
 MOVED = RedirectView.as_view(
     pattern_name="overrides", permanent=True, query_string=True, http_method_names=["get", "head", "options"]
@@ -27,6 +27,7 @@ urlpatterns = [
     path("overrides/approvals/<int:pk>/<slug:answer>/", operations.answer, name="overrides-answer"),
     path("overrides/advice/<path:name>/", advice.page, name="advice"),
     path("overrides/undo/<int:pk>/", operations.undo, name="overrides-undo"),
+    path("offer/", offer.page, name="offer"),
     path("setup/", setup.page, name="setup"),
 ]
 

@@ -2000,6 +2000,17 @@ class AsyncNodes:
         return await self._transport.read(Call("GET", f"nodes/{segment(name)}/state/"), m.NodeState)
 
 
+class AsyncOffers:
+    """`/api/v1/offers/`"""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def create(self, *, idempotency_key: str | None = None, **fields: Unpack[m.NewOffer]) -> m.Service:
+        """Makes a service with its model, objectives and pools; all of it, or nothing."""
+        return await self._transport.read(Call("POST", "offers/", body=fields, key=new_key(idempotency_key)), m.Service)
+
+
 class AsyncOverheads:
     """`/api/v1/overheads/`"""
 
@@ -3772,6 +3783,7 @@ class AsyncResources:
         self.models = AsyncModels(transport)
         self.modes = AsyncModes(transport)
         self.nodes = AsyncNodes(transport)
+        self.offers = AsyncOffers(transport)
         self.overheads = AsyncOverheads(transport)
         self.overrides = AsyncOverrides(transport)
         self.partitions = AsyncPartitions(transport)

@@ -2563,6 +2563,31 @@ class NewNode(TypedDict, total=False):
     schedulable: bool
 
 
+class NewOffer(TypedDict, total=False):
+    """The service `name` with the model of a card, or a new card of a model that the engine model knows by name; of
+    the latter `max_model_len` is needed. At least one objective, in seconds, for `percentile` of 100 requests.
+    `sites`: where it may run; none: everywhere.
+
+    Attributes:
+        name: The `model` that clients send.
+        max_model_len: Longest prompt plus output, in tokens.
+        expected_rps: Load to plan for until it is known, in requests/s.
+    """
+
+    name: Required[str]
+    model: Required[str]
+    max_model_len: int | None
+    ttft_s: float | None
+    tpot_s: float | None
+    e2e_s: float | None
+    percentile: float
+    expected_rps: float | None
+    expected_prompt_tokens: int | None
+    expected_output_tokens: int | None
+    sites: Sequence[str]
+    policy: Policy
+
+
 class NewOverride(TypedDict, total=False):
     """`workers` (mode -> instances) for a `pool`; of kind clock `mhz`, or `floor_mhz`: how far down its rule may go;
     `partition` for a `service`; or a `site` to drain.

@@ -1942,6 +1942,17 @@ class Nodes:
         return self._transport.read(Call("GET", f"nodes/{segment(name)}/state/"), m.NodeState)
 
 
+class Offers:
+    """`/api/v1/offers/`"""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def create(self, *, idempotency_key: str | None = None, **fields: Unpack[m.NewOffer]) -> m.Service:
+        """Makes a service with its model, objectives and pools; all of it, or nothing."""
+        return self._transport.read(Call("POST", "offers/", body=fields, key=new_key(idempotency_key)), m.Service)
+
+
 class Overheads:
     """`/api/v1/overheads/`"""
 
@@ -3648,6 +3659,7 @@ class Resources:
         self.models = Models(transport)
         self.modes = Modes(transport)
         self.nodes = Nodes(transport)
+        self.offers = Offers(transport)
         self.overheads = Overheads(transport)
         self.overrides = Overrides(transport)
         self.partitions = Partitions(transport)

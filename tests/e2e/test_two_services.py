@@ -24,7 +24,6 @@ ANSWERED_WITHIN_S = 60.0  # the services' objective for a whole request
 EACH, EVERY_S = 12, 1.0  # requests to each service, so long apart
 POLICIES = ("greenserve_epochs", "greenserve", "freesh", "dynamollm")
 OBJECTIVES_S = {"ttft": 2.0, "tpot": 0.15, "e2e": ANSWERED_WITHIN_S}
-SITES = ("location-1", "location-2", "location-3")
 DECIDED = (
     "SELECT DISTINCT service.name FROM scheduler_epoch epoch "
     "JOIN pools_service service ON service.id = epoch.service_id "
@@ -79,25 +78,15 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def add_service(product: Product) -> None:
-    """Makes the model and what serves it on the demo's sites."""
+    """Offers the model at all of the demo's sites, by one call."""
     rights = [f"--right={right}" for right in ("view", "operate", "administer")]
     token = product.cli("user", "token", product.credentials["admin"]["user"], "--label", "two", *rights).stdout.strip()
-    partitions = ["freesh-a", "freesh-b"]
-    service = {"name": SMALL, "model_card": "Llama3-8B", "partition": partitions[0], "partitions": partitions}
+    objectives = {f"{kind}_s": seconds for kind, seconds in OBJECTIVES_S.items()}
     load = {"expected_rps": 2, "expected_prompt_tokens": 400, "expected_output_tokens": 40}
-    steps: list[tuple[str, object]] = [
-        ("models", {"name": "Llama3-8B", "max_model_len": 16_384}),
-        ("services", service | load),
-        (
-            "slos",
-            [{"service": SMALL, "kind": kind, "objective_s": s, "percentile": 99} for kind, s in OBJECTIVES_S.items()],
-        ),
-        # the pools of the other classes, of both partitions, come with it
-        *(("pools", {"service": SMALL, "site": site, "request_class": "freesh-a/SS"}) for site in SITES),
-    ]
     with Client(product.web, token) as rest:
-        for kind, body in steps:
-            rest.call("POST", f"{kind}/", body)
+        rest.call(
+            "POST", "offers/", {"name": SMALL, "model": "Llama3-8B", "max_model_len": 16_384, **objectives, **load}
+        )
 
 
 def test_second_service_answers_soon_after_it_is_made(fleet: Fleet) -> None:
