@@ -138,7 +138,8 @@ class InstanceStatus:
     through which it hands caches to engines of the same one; empty: it cannot. `start`: warm (the weights were on the
     node) | cold (they had to be fetched); empty: not known. `advertised`: where gateways reach it; empty: at `url`, as
     its node does. `key`: what its clients have to send; empty: nothing. `kv_address`: HOST:PORT where it takes caches
-    of other engines; empty: it takes none by the network.
+    of other engines; empty: it takes none by the network. `paths`: of its HTTP interface, where requests are served;
+    None: not known.
     """
 
     uid: str
@@ -156,6 +157,7 @@ class InstanceStatus:
     advertised: str = ""
     key: str = field(default="", repr=False)
     kv_address: str = ""
+    paths: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

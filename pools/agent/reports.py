@@ -114,6 +114,7 @@ def instance_state(
         shape=item.shape,
         engine_key="" if status is None else status.key,
         kv_address="" if status is None else status.kv_address,
+        paths=None if status is None or status.paths is None else list(status.paths),
     )
 
 

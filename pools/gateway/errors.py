@@ -86,6 +86,12 @@ def model_not_found(name: str | None) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
+def not_offered(name: str, path: str) -> ApiError:
+    return ApiError(
+        404, f"The engines of '{name}' have no {path}: its model cannot do that.", param="model", code="not_offered"
+    )
+
+
 def over_rate(
     whose: str,
     what: str,

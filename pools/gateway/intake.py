@@ -23,7 +23,7 @@ from .accounts.request_journal import Journal
 from .accounts.request_limits import LimitKeeper
 from .accounts.use_elsewhere import UseElsewhere
 from .classify.classifier import Classifier
-from .errors import ApiError, expired_key, invalid_key, model_not_found, unavailable
+from .errors import ApiError, expired_key, invalid_key, model_not_found, not_offered, unavailable
 from .fleet.view import FleetView, Service
 from .http.request import Request
 from .placing.instance_choice import WarmPrefixes
@@ -116,6 +116,8 @@ class Intake:
     def _prepare(self, call: Call, parsed: CompletionBody | ChatBody) -> None:
         """Checks the body and fills in what routing needs. Raises ApiError."""
         service, request, endpoint = call.service, call.request, call.endpoint
+        if not service.offers(endpoint.engine_path):
+            raise not_offered(service.name, endpoint.engine_path)
         prompt = validation.measure_prompt(parsed, endpoint.prompt_field)
         call.max_tokens = validation.max_tokens(parsed) if endpoint.generates else 0
         bound = validation.output_bound(parsed, call.max_tokens)

@@ -17,7 +17,7 @@ class RequestRow(Message, frozen=True):
     service: str
     tenant_id: int | None
     key_id: int | None
-    endpoint: str  # completions | chat | embeddings | responses
+    endpoint: str  # completions | chat | embeddings | responses | rerank | score
     stream: bool
     status: str
     http_status: int

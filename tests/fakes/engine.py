@@ -128,6 +128,9 @@ class FakeEngine:
         if request.path in ("/health", "/v1/embeddings"):
             await self._whole(writer, 200, {} if request.path == "/health" else _embeddings(request))
             return True
+        if request.path in ("/rerank", "/score"):
+            await self._whole(writer, 200, _scores(request))
+            return True
         body = request.body
         if not body:  # `/metrics`, and what else engines are asked for
             await self._whole(writer, 404, {"error": {"message": f"there is no {request.path}", "type": "error"}})
@@ -290,6 +293,16 @@ def _embeddings(request: Received) -> dict[str, Any]:
     data = [{"object": "embedding", "index": n, "embedding": [0.5, -0.25]} for n, _ in enumerate(texts)]
     usage = {"prompt_tokens": 7 * len(texts), "total_tokens": 7 * len(texts)}
     return {"id": "embd-1", "object": "list", "model": request.body["model"], "data": data, "usage": usage}
+
+
+def _scores(request: Received) -> dict[str, Any]:
+    """Of reranking, vLLM's older versions count the whole alone."""
+    if request.path == "/rerank":
+        found = [{"index": n, "relevance_score": 0.5} for n, _ in enumerate(request.body["documents"])]
+        return {"id": "rerank-1", "model": request.body["model"], "results": found, "usage": {"total_tokens": 21}}
+    data = [{"object": "score", "index": 0, "score": 0.5}]
+    usage = {"prompt_tokens": 9, "completion_tokens": 0, "total_tokens": 9}
+    return {"id": "score-1", "object": "list", "model": request.body["model"], "data": data, "usage": usage}
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

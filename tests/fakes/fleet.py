@@ -57,6 +57,7 @@ class FakeFleet:
     nodes: list[str] = field(default_factory=lambda: ["node-1"])
     engine_limits: EngineLimits | None = None
     engine_key: str = ""
+    paths: dict[int, list[str]] = field(default_factory=dict)  # of instances that are known to have no others
 
     def fleet(self) -> wire.Fleet:
         pools = [
@@ -109,6 +110,7 @@ class FakeFleet:
             kv_address=self.kv_addresses[n] if self.kv_addresses else "",
             engine_limits=self.engine_limits,
             engine_key=self.engine_key,
+            paths=self.paths.get(n),
         )
 
     def states(self) -> dict[str, wire.AgentState]:

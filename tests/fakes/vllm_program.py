@@ -1,7 +1,8 @@
 """A program that takes vLLM's command line and answers as it does, within a tenth of a second.
 
 `program(folder)` makes it; what it does follows from the weights it is given: `fake/crash` ends with an error,
-`fake/mute` never comes up, `fake/stubborn` does not heed SIGTERM. `POST /crash` ends any of them.
+`fake/mute` never comes up, `fake/stubborn` does not heed SIGTERM, `fake/embeds` embeds and
+generates nothing. `POST /crash` ends any of them.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class _Engine(BaseHTTPRequestHandler):
     running: ClassVar[int] = 0
     sleeping: ClassVar[bool] = False
     served: ClassVar[str] = ""
+    embeds: ClassVar[bool] = False
 
     def do_GET(self) -> None:
         if self.path == "/version":
@@ -55,6 +57,11 @@ class _Engine(BaseHTTPRequestHandler):
             self._answer(dict(os.environ))
         elif self.path == "/arguments":
             self._answer(sys.argv[1:])
+        elif self.path == "/openapi.json" and "--disable-fastapi-docs" in sys.argv:
+            self._send(404, b"{}")
+        elif self.path == "/openapi.json":
+            paths = ["/v1/embeddings", "/score"] if _Engine.embeds else ["/v1/completions", "/v1/chat/completions"]
+            self._answer({"openapi": "3.1.0", "paths": {path: {} for path in ["/health", *paths]}})
         elif self.path == "/metrics":
             page = f"vllm:num_requests_running {_Engine.running}\nvllm:num_requests_waiting 0\n"
             self._send(200, page.encode())
@@ -79,6 +86,10 @@ class _Engine(BaseHTTPRequestHandler):
         asked = json.loads(body)
         if asked["model"] != _Engine.served or self.headers.get("Content-Type") != "application/json":
             self._send(404, b"{}")
+            return
+        if _Engine.embeds:
+            found = {"data": [{"embedding": [0.5]}]} if path == "/v1/embeddings" else {}
+            self._send(200 if found else 404, json.dumps(found).encode())
             return
         with _Engine.lock:
             _Engine.running += 1
@@ -127,6 +138,7 @@ def _main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: (worker.kill(), os._exit(0)))
     if known.weights == "fake/mute":
         time.sleep(600)
+    _Engine.embeds = known.weights == "fake/embeds"
     _Engine.served = known.served_model_name
     _Server.address_family = socket.AF_INET6 if ":" in known.host else socket.AF_INET
     server = _Server((known.host, known.port), _Engine)

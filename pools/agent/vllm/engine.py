@@ -205,13 +205,15 @@ class Engine:
                 raise _Failed(f"it was not up within {self._options.start_within_s:g} s: {self._last_words()}")
         try:
             self._note(version=self._probe.version())
+            paths = self._probe.paths()
+            self._status = replace(self._status, paths=paths)
             if taken_over and self._options.sleep and self._probe.asleep():
                 self._show("sleeping")
                 return
             self._show("starting", "answers its first request")
-            self._probe.answer()
+            self._probe.answer(paths)
             if not taken_over:
-                self._probe.warm_up()
+                self._probe.warm_up(paths)
         except AdapterError as error:
             self._must_live()
             raise _Failed(f"it came up and does not answer: {error}") from error
@@ -295,7 +297,7 @@ class Engine:
                 self._probe.sleep(level)
             else:
                 self._probe.wake()
-                self._probe.answer()
+                self._probe.answer(self._status.paths)
         except AdapterError as error:
             raise _Failed(f"it does not {'fall asleep' if to_sleep else 'wake'}: {error}") from error
         self._show("sleeping" if to_sleep else "ready")

@@ -6,7 +6,7 @@ import contextlib
 
 import msgspec
 
-from core.ports import AdapterError, EngineReading, RetryableError
+from core.ports import AdapterError, EngineReading, PermanentError, RetryableError
 
 from ..http_client import HttpClient
 from .engine_access import OPEN, EngineAccess
@@ -16,6 +16,13 @@ _LOOK_S = 2.0
 _ANSWER_S = 120.0  # a first request may compile
 _SLEEP_S = 120.0  # weights go to the machine's memory
 _PROMPT_TOKENS = (64, 512)  # of warm-up requests
+_COMPLETIONS, _EMBEDDINGS = "/v1/completions", "/v1/embeddings"
+# Where engines serve requests; vLLM has the others only for models that can do it, and says so at `/openapi.json`.
+SERVING_PATHS = (_COMPLETIONS, "/v1/chat/completions", "/v1/responses", _EMBEDDINGS, "/rerank", "/score")
+
+
+class _Interface(msgspec.Struct):
+    paths: dict[str, msgspec.Raw]
 
 
 class Probe:
@@ -39,14 +46,29 @@ class Probe:
         with self._client(_LOOK_S) as client:
             return str(msgspec.json.decode(client.call("GET", "/version")).get("version", ""))
 
-    def answer(self) -> None:
-        """Generates one token of a real completion: an engine that is up and cannot do that is not ready."""
-        self._complete("Are you there?", 1)
+    def paths(self) -> tuple[str, ...] | None:
+        """Returns those of `SERVING_PATHS` that it has; None: it does not say, as with `--disable-fastapi-docs`."""
+        with self._client(_LOOK_S) as client:
+            try:
+                found = msgspec.json.decode(client.call("GET", "/openapi.json"), type=_Interface).paths
+            except (PermanentError, msgspec.DecodeError):
+                return None
+        return tuple(path for path in SERVING_PATHS if path in found)
 
-    def warm_up(self) -> None:
+    def answer(self, paths: tuple[str, ...] | None = None) -> None:
+        """Serves a real request, as small as can be: an engine that is up and cannot do that is not ready.
+
+        One that neither generates nor embeds is taken at its `/health`.
+        """
+        if generates(paths):
+            self._complete("Are you there?", 1)
+        elif paths is not None and _EMBEDDINGS in paths:
+            self._embed("Are you there?")
+
+    def warm_up(self, paths: tuple[str, ...] | None = None) -> None:
         """Prompts of a few lengths: what is compiled or allocated at first use is done before clients come."""
         for tokens in _PROMPT_TOKENS:
-            if tokens + 8 < self._max_model_len:
+            if tokens + 8 < self._max_model_len and generates(paths):
                 self._complete([5 + i % 50 for i in range(tokens)], 8)  # low token ids are in any vocabulary
 
     def left(self) -> int:
@@ -79,5 +101,17 @@ class Probe:
         if answer.get("usage", {}).get("completion_tokens") != tokens:
             raise RetryableError(f"the engine was asked for {tokens} tokens and answered {str(answer)[:200]}")
 
+    def _embed(self, text: str) -> None:
+        body = msgspec.json.encode({"model": self._model, "input": text})
+        with self._client(_ANSWER_S) as client:
+            answer = msgspec.json.decode(client.call("POST", _EMBEDDINGS, body))
+        if not answer.get("data"):
+            raise RetryableError(f"the engine was asked for an embedding and answered {str(answer)[:200]}")
+
     def _client(self, timeout_s: float) -> contextlib.closing[HttpClient]:
         return contextlib.closing(HttpClient(self._url, timeout_s, self._access.headers, self._access.trust))
+
+
+def generates(paths: tuple[str, ...] | None) -> bool:
+    """Says whether an engine with these paths completes texts; where they are not known, it is taken to."""
+    return paths is None or _COMPLETIONS in paths

@@ -245,6 +245,11 @@ class Instance:
     def state(self) -> wire.InstanceState:
         return self._state
 
+    def offers(self, path: str) -> bool:
+        """Says whether its engine serves requests at a path; what is not known it may."""
+        paths = self._state.paths
+        return paths is None or path in paths
+
     @property
     def parts(self) -> int:
         """Counts what this gateway has in flight there, and the second parts that are to come."""

@@ -31,7 +31,17 @@ class Service:
     """A service with its instances that are ready. `coming`: others start, or their agents cannot ask them."""
 
     __slots__ = (
-        *("_by_rank", "class_limits", "classes", "coming", "engine_queue", "expected_lengths", "hands_on", "limits"),
+        *(
+            "_by_rank",
+            "_unable",
+            "class_limits",
+            "classes",
+            "coming",
+            "engine_queue",
+            "expected_lengths",
+            "hands_on",
+            "limits",
+        ),
         *("max_model_len", "model", "name", "policy", "ranks", "ready", "root", "shares", "tokenizer", "uids"),
     )
 
@@ -57,6 +67,7 @@ class Service:
         self.ready: list[Instance] = []
         self.coming = False
         self._by_rank: dict[int, list[Instance]] = {}
+        self._unable: dict[str, frozenset[str]] = {}
         self.uids: dict[str, Instance] = {}  # the same
 
     def of_rank(self, rank: int) -> list[Instance]:
@@ -65,6 +76,17 @@ class Service:
             for instance in self.ready:
                 self._by_rank.setdefault(instance.rank, []).append(instance)
         return self._by_rank.get(rank, [])
+
+    def unable(self, path: str) -> frozenset[str]:
+        """Returns those of `ready`, by uid, whose engines have no such path. Ask only once all instances are there."""
+        found = self._unable.get(path)
+        if found is None:
+            found = self._unable[path] = frozenset(i.uid for i in self.ready if not i.offers(path))
+        return found
+
+    def offers(self, path: str) -> bool:
+        """Says whether an engine has the path; while none is ready, it may."""
+        return not self.ready or len(self.unable(path)) < len(self.ready)
 
     def in_rotation(self, rank: int, now_s: float) -> list[Instance]:
         """Returns those of a class that look well; when most do not, all that take connections at least."""

@@ -120,7 +120,8 @@ class Dispatcher:
         self._order_inside(service, call)
         queue = self._queues.get((service.name, call.class_name))
         if tried or queue is None or not len(queue.waiters):
-            if not service.choosable(tried, time.monotonic()) and (tried or not service.coming):
+            left_out = _left_out(service, call, tried)
+            if not service.choosable(left_out, time.monotonic()) and (tried or not service.coming):
                 return None
             slot = self._try(service, call, tried)
             if slot is not None:
@@ -142,8 +143,9 @@ class Dispatcher:
 
     def has_another(self, call: Call, tried: Collection[str]) -> bool:
         """Whether an instance is in rotation to which the call has not been sent yet, busy as it may be."""
-        now_s = time.monotonic()
-        return any(i.uid not in tried and i.health.usable(now_s) for i in self._current(call).ready)
+        now_s, service = time.monotonic(), self._current(call)
+        left_out = _left_out(service, call, tried)
+        return any(i.uid not in left_out and i.health.usable(now_s) for i in service.ready)
 
     def take(self, call: Call, routed: Routed, part: Part | None = None) -> Slot:
         """Returns a place at an instance that somebody else has chosen. `part`: None: all of the call is done there."""
@@ -193,10 +195,10 @@ class Dispatcher:
     def _try(self, service: Service, call: Call, tried: Collection[str] = ()) -> Slot | None:
         """A place now, or None: every instance has as much as it should have, or there is none."""
         now_s, most, gate = time.monotonic(), service.engine_queue, self._gate
-        request = self.request_of(service, call)
+        request, left_out = self.request_of(service, call), _left_out(service, call, tried)
 
         def everybody() -> Sequence[Instance]:
-            return [i for i in service.choosable(tried, now_s) if i.unstarted < most]
+            return [i for i in service.choosable(left_out, now_s) if i.unstarted < most]
 
         if gate is not None and gate.narrows(service, call):
             choosable = everybody()
@@ -208,7 +210,9 @@ class Dispatcher:
                 routed = self._router.route(service, open_ones, request, call.prompt_start, None, call.cache_salt)
         else:  # mostly one of the request's own class takes it: the others need not be looked at
             own = [
-                i for i in service.in_rotation(request.class_rank, now_s) if i.unstarted < most and i.uid not in tried
+                i
+                for i in service.in_rotation(request.class_rank, now_s)
+                if i.unstarted < most and i.uid not in left_out
             ]
             routed = self._router.route(service, own, request, call.prompt_start, everybody, call.cache_salt)
         if routed is None:
@@ -362,6 +366,12 @@ class Dispatcher:
             code="queue_full",
             retry_after_s=queue.drained_in_s(),
         )
+
+
+def _left_out(service: Service, call: Call, tried: Collection[str]) -> Collection[str]:
+    """Returns the instances, by uid, to which a call is not sent: it was there, or its path is not."""
+    unable = service.unable(call.endpoint.engine_path)
+    return {*tried, *unable} if unable else tried
 
 
 def _name(service_name: str, class_name: str | None) -> str:

@@ -52,7 +52,10 @@ class EarlyMoves:
         alone = self._router.alone(service, request)
         if alone is None:
             return False
-        others = [i for i in service.in_rotation(slot.instance.rank, now_s) if i is not slot.instance]
+        unable = service.unable(slot.call.endpoint.engine_path)
+        others = [
+            i for i in service.in_rotation(slot.instance.rank, now_s) if i is not slot.instance and i.uid not in unable
+        ]
         return any(i.unstarted < service.engine_queue and i.candidate().queue_s + alone[0] <= left_s for i in others)
 
 

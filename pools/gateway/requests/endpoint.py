@@ -7,7 +7,7 @@ the other endpoints' bodies are read as one of these.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import msgspec
@@ -24,7 +24,6 @@ from .bodies import (
     CompletionBody,
     ContentPart,
     Probability,
-    Prompt,
     ResponseFormat,
     Role,
     StreamOptions,
@@ -33,8 +32,17 @@ from .bodies import (
     TopLogprobs,
 )
 from .completion_bodies import read_chat, read_completion
+from .pooling_bodies import (
+    EmbeddingBody,
+    RerankBody,
+    ScoreBody,
+    pooling_usage,
+    read_embedding,
+    read_rerank,
+    read_score,
+)
 from .responses import ResponsesMeter, error_event, usage_of
-from .sse import SseMeter, Usage, unreadable
+from .sse import SseMeter, Usage
 
 Body = CompletionBody | ChatBody
 
@@ -44,10 +52,11 @@ NOT_OFFERED = frozenset({404, 405, 501})
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One of OpenAI's endpoints.
+    """One of OpenAI's endpoints, or of vLLM's beside them.
 
     Attributes:
         name: In records and metrics.
+        path: Of engines; `also`: further ones at which clients find it here.
         shape: What its bodies are decoded as.
         read: Parses a body. Raises msgspec's errors, and ApiError 400 naming the field.
         prompt_field: What the body calls its prompt.
@@ -72,6 +81,11 @@ class Endpoint:
     meter: type[SseMeter] = SseMeter
     error_event: Callable[[ApiError], bytes] = lambda error: b"data: %b\n\n" % error.body()
     optional: bool = False
+    also: tuple[bytes, ...] = ()
+    engine_path: str = field(init=False)  # `path` as agents report it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "engine_path", self.path.decode())
 
     @property
     def generates(self) -> bool:
@@ -81,67 +95,6 @@ class Endpoint:
     def prompt_key(self) -> bytes:
         """The name before a body's prompt, in its quotes."""
         return b'"%b"' % self.prompt_field.encode()
-
-
-# -- embeddings ------------------------------------------------------------------------------------
-
-
-class EmbeddingBody(msgspec.Struct, forbid_unknown_fields=True):
-    """`messages` is vLLM's own: a chat to embed."""
-
-    model: str | None = None
-    input: Prompt = None
-    messages: list[ChatMessage] | None = None
-    priority: int | UnsetType | None = UNSET
-    service_tier: str | UnsetType | None = UNSET
-    cache_salt: CacheSalt | UnsetType | None = UNSET
-    truncate_prompt_tokens: msgspec.Raw = NOTHING
-    chat_template_kwargs: msgspec.Raw = NOTHING
-    # The engine's to judge: OpenAI's, then vLLM's.
-    dimensions: msgspec.Raw = NOTHING
-    encoding_format: msgspec.Raw = NOTHING
-    user: msgspec.Raw = NOTHING
-    add_generation_prompt: msgspec.Raw = NOTHING
-    add_special_tokens: msgspec.Raw = NOTHING
-    continue_final_message: msgspec.Raw = NOTHING
-    embed_dtype: msgspec.Raw = NOTHING
-    endianness: msgspec.Raw = NOTHING
-    normalize: msgspec.Raw = NOTHING
-    use_activation: msgspec.Raw = NOTHING
-
-
-class _EmbeddingUsage(msgspec.Struct):
-    prompt_tokens: int | None = None
-
-
-class _EmbeddingAnswer(msgspec.Struct):
-    usage: _EmbeddingUsage | None = None
-
-
-_EMBEDDING = msgspec.json.Decoder(EmbeddingBody)
-_EMBEDDING_ANSWER = msgspec.json.Decoder(_EmbeddingAnswer)
-
-
-def _read_embedding(body: bytes) -> Body:
-    """Reads it as a text, or a chat, that is not answered."""
-    given = _EMBEDDING.decode(body)
-    if given.messages is not None and given.input is None:
-        found: Body = ChatBody(messages=given.messages, chat_template_kwargs=given.chat_template_kwargs)
-    else:
-        found = CompletionBody(prompt=given.input)
-    found.model, found.priority, found.service_tier = given.model, given.priority, given.service_tier
-    found.cache_salt, found.truncate_prompt_tokens = given.cache_salt, given.truncate_prompt_tokens
-    return found
-
-
-def _embedding_usage(body: bytes) -> Usage | None:
-    try:
-        usage = _EMBEDDING_ANSWER.decode(body).usage
-    except msgspec.ValidationError:
-        return unreadable(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return None if usage is None else Usage(usage.prompt_tokens, 0)
 
 
 # -- responses -------------------------------------------------------------------------------------
@@ -315,10 +268,10 @@ EMBEDDINGS = Endpoint(
     "embeddings",
     b"/v1/embeddings",
     EmbeddingBody,
-    _read_embedding,
+    read_embedding,
     "input",
     None,
-    usage_of=_embedding_usage,
+    usage_of=pooling_usage,
     optional=True,
 )
 RESPONSES = Endpoint(
@@ -335,4 +288,27 @@ RESPONSES = Endpoint(
     error_event=error_event,
     optional=True,
 )
-BY_PATH = {endpoint.path: endpoint for endpoint in (COMPLETIONS, CHAT, EMBEDDINGS, RESPONSES)}
+RERANK = Endpoint(
+    "rerank",
+    b"/rerank",
+    RerankBody,
+    read_rerank,
+    "documents",
+    None,
+    usage_of=pooling_usage,
+    optional=True,
+    also=(b"/v1/rerank", b"/v2/rerank"),
+)
+SCORE = Endpoint(
+    "score",
+    b"/score",
+    ScoreBody,
+    read_score,
+    "text_2",
+    None,
+    usage_of=pooling_usage,
+    optional=True,
+    also=(b"/v1/score",),
+)
+ALL = (COMPLETIONS, CHAT, EMBEDDINGS, RESPONSES, RERANK, SCORE)
+BY_PATH = {path: endpoint for endpoint in ALL for path in (endpoint.path, *endpoint.also)}

@@ -16,6 +16,7 @@ import msgspec
 from core.ports import RequestFeatures
 
 from .bodies import ChatBody, ChatMessage, CompletionBody
+from .pooling_bodies import PairsBody
 from .validation import Prompt
 
 MAX_DIGEST_BYTES = 32 << 10  # longer prompts are not remembered: hashing goes at a microsecond a kilobyte
@@ -92,7 +93,9 @@ def _look_closely(found: RequestFeatures, body: CompletionBody | ChatBody, tools
 
 
 def texts_of(body: CompletionBody | ChatBody) -> list[str]:
-    """Returns the texts of a prompt, for a tokenizer. Empty for token ids."""
+    """Returns the texts of a prompt, for a tokenizer. Empty for token ids, and for pairs: their bytes must do."""
+    if isinstance(body, PairsBody):
+        return []
     if isinstance(body, ChatBody):
         return [text for message in body.messages or () for text in _texts(message)]
     if isinstance(body.prompt, str):
@@ -134,10 +137,14 @@ def _contains_any(text: str, marks: str) -> bool:
 
 
 def _digest(body: CompletionBody | ChatBody, prompt: Prompt, whose: str, output_bound: int | None) -> Hashable:
-    """Names tenant, service, endpoint, prompt and limits, in 64 bits for texts and 128 for ids. None: too long for it.
+    """Names tenant, service, endpoint, prompt and limits, in 64 bits for texts and 128 for ids.
+
+    None: it is too long for it, or has no answer to be remembered.
 
     The tenant, since no prediction may show whether another has sent the same prompt.
     """
+    if isinstance(body, PairsBody):  # they have no answer whose length could be remembered
+        return None
     if prompt.text_bytes > MAX_DIGEST_BYTES or prompt.tokens > _MAX_DIGEST_IDS:
         return None
     if isinstance(body, ChatBody):

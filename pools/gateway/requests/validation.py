@@ -18,6 +18,7 @@ from .client_fields import ClientFields
 from .completion_bodies import check_silence
 from .endpoint import Endpoint
 from .field_errors import field_error, unknown_field
+from .pooling_bodies import PairsBody
 
 # What engines generate when a completion names no limit (OpenAI's default, vLLM's too); chat has none.
 DEFAULT_COMPLETION_TOKENS = 16
@@ -86,7 +87,17 @@ def measure_prompt(body: CompletionBody | ChatBody, field: str = "prompt") -> Pr
     Args:
         field: What the client calls a prompt that is no chat.
     """
-    return _measure_messages(body) if isinstance(body, ChatBody) else _measure_prompt(body.prompt, field)
+    if isinstance(body, ChatBody):
+        return _measure_messages(body)
+    prompt = _measure_prompt(body.prompt, field)
+    return _with_shared(prompt, body) if isinstance(body, PairsBody) else prompt
+
+
+def _with_shared(prompt: Prompt, body: PairsBody) -> Prompt:
+    """Counts the text that a model reads anew before each of its prompts."""
+    shared = _utf8_bytes(body.shared)
+    count = len(body.prompt or ())
+    return Prompt(0, prompt.text_bytes + count * shared, 0, prompt.longest_bytes + shared)
 
 
 def _measure_messages(body: ChatBody) -> Prompt:

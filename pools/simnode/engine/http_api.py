@@ -22,6 +22,7 @@ _MAX_BODY_BYTES = 32 * 2**20
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _SLEEP_MODES = ("abort", "wait", "keep")
 _WAKE_TAGS = ("weights", "kv_cache")
+PATHS = ("/v1/completions", "/v1/chat/completions")  # where it serves requests
 
 
 class ServedEngine(Protocol):

@@ -19,7 +19,7 @@ from .batching import Batcher
 from .engine_transitions import Durations, Transition
 from .generation import Generation
 from .hand_over import Arriving, HandOver
-from .http_api import HttpApi
+from .http_api import PATHS, HttpApi
 from .request_reading import Ask, RequestError
 from .side_channel import KvNetwork, KvOffer, LoadFailed
 from .sim_metrics import EngineGauges, render
@@ -133,6 +133,7 @@ class SimInstance:
             self.spec.shadow_of,
             kv_connector="simulated",
             start="warm",
+            paths=PATHS,
         )
 
     def become(self, engine_model: EngineModel) -> None:

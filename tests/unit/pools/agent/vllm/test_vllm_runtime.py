@@ -95,6 +95,24 @@ def test_engine_is_ready_when_it_has_answered_a_real_request(node: Node) -> None
     assert runtime.versions() == ("9.9.9",)
 
 
+@pytest.mark.parametrize(
+    ("weights", "arguments", "paths"),
+    [
+        ("fake/good", (), ("/v1/completions", "/v1/chat/completions")),
+        ("fake/embeds", (), ("/v1/embeddings", "/score")),
+        ("fake/good", ("--disable-fastapi-docs",), None),
+    ],
+)
+def test_engine_tells_its_paths_and_is_tried_at_one_that_it_has(
+    node: Node, weights: str, arguments: tuple[str, ...], paths: tuple[str, ...] | None
+) -> None:
+    runtime = node.agent(arguments=arguments)
+    runtime.start(spec(weights=weights))
+    assert wait_until(runtime, "ready").paths == paths
+    tried = paths[0] if paths else "/v1/completions"
+    assert f"POST {tried}" in node.options.log("engine").read_text()
+
+
 @pytest.mark.parametrize(("there", "start"), [(False, "cold"), (True, "warm")])
 def test_start_is_cold_when_the_weights_are_not_on_the_node(node: Node, there: bool, start: str) -> None:
     if there:

@@ -206,7 +206,7 @@ async def test_malformed_http_is_refused(bench: Bench, data: bytes) -> None:
         ("DELETE", "/v1/chat/completions", 405),
         ("POST", "/v1/models", 405),
         ("GET", "/nothing", 404),
-        ("POST", "/v1/rerank", 404),
+        ("POST", "/v1/pooling", 404),
     ],
 )
 async def test_path_and_method_are_refused_when_unknown(bench: Bench, method: str, path: str, status: int) -> None:

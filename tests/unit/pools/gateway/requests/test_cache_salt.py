@@ -13,13 +13,19 @@ from pools.gateway.errors import ApiError
 from pools.gateway.placing.instance_choice import WarmPrefixes
 from pools.gateway.requests import validation
 from pools.gateway.requests.client_fields import ClientFields
-from pools.gateway.requests.endpoint import BY_PATH, COMPLETIONS, Endpoint
+from pools.gateway.requests.endpoint import ALL, COMPLETIONS, Endpoint
 from tests.fakes.fleet import MODEL, SECRET, key
 from tests.unit.pools.gateway.conftest import Bench, completion
 
 OURS, THEIRS = "ab" * 32, "cd" * 32
-PROMPTS = {"chat": "messages", "completions": "prompt", "embeddings": "input", "responses": "input"}
-MESSAGES = [{"role": "user", "content": "Hi"}]
+PROMPTS: dict[str, dict[str, Any]] = {
+    "chat": {"messages": [{"role": "user", "content": "Hi"}]},
+    "completions": {"prompt": "Hi"},
+    "embeddings": {"input": "Hi"},
+    "responses": {"input": "Hi"},
+    "rerank": {"query": "Hi", "documents": ["Ho"]},
+    "score": {"text_1": "Hi", "text_2": "Ho"},
+}
 
 
 def relayed(body: bytes, salt: str, endpoint: Endpoint = COMPLETIONS, allowed: ClientFields | None = None) -> Any:
@@ -30,18 +36,17 @@ def relayed(body: bytes, salt: str, endpoint: Endpoint = COMPLETIONS, allowed: C
 
 
 def body(endpoint: Endpoint, **fields: Any) -> bytes:
-    prompt = PROMPTS[endpoint.name]
-    return json.dumps({"model": "m", prompt: MESSAGES if prompt == "messages" else "Hi"} | fields).encode()
+    return json.dumps({"model": "m"} | PROMPTS[endpoint.name] | fields).encode()
 
 
-@pytest.mark.parametrize("endpoint", BY_PATH.values(), ids=lambda endpoint: endpoint.name)
+@pytest.mark.parametrize("endpoint", ALL, ids=lambda endpoint: endpoint.name)
 @pytest.mark.parametrize("model", ["m", "another"])
 def test_engine_gets_the_tenants_salt(endpoint: Endpoint, model: str) -> None:
     assert relayed(body(endpoint, model=model), OURS, endpoint)["cache_salt"] == OURS
     assert "cache_salt" not in relayed(body(endpoint, model=model), "", endpoint)
 
 
-@pytest.mark.parametrize("endpoint", BY_PATH.values(), ids=lambda endpoint: endpoint.name)
+@pytest.mark.parametrize("endpoint", ALL, ids=lambda endpoint: endpoint.name)
 def test_clients_own_salt_is_hashed_with_its_tenants(endpoint: Endpoint) -> None:
     own = body(endpoint, cache_salt="mine")
     ours, theirs = (relayed(own, salt, endpoint)["cache_salt"] for salt in (OURS, THEIRS))

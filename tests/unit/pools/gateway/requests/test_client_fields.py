@@ -10,7 +10,7 @@ import pytest
 from pools.gateway.errors import ApiError
 from pools.gateway.requests import validation
 from pools.gateway.requests.client_fields import ClientFields
-from pools.gateway.requests.endpoint import BY_PATH, CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, Endpoint
+from pools.gateway.requests.endpoint import ALL, CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, Endpoint
 from pools.registration.worker_hosts import WorkerHosts
 from tests.unit.pools.gateway.conftest import Bench, completion
 
@@ -19,6 +19,8 @@ WHOLE: dict[str, dict[str, Any]] = {
     "completions": {"model": "m", "prompt": "Hi"},
     "embeddings": {"model": "m", "input": "Hi"},
     "responses": {"model": "m", "input": "Hi"},
+    "rerank": {"model": "m", "query": "Hi", "documents": ["Ho"]},
+    "score": {"model": "m", "text_1": "Hi", "text_2": "Ho"},
 }
 DANGEROUS = [
     *("kv_transfer_params", "ec_transfer_params", "prompt_embeds", "chat_template", "mm_processor_kwargs"),
@@ -38,7 +40,7 @@ def refusal(endpoint: Endpoint, allowed: ClientFields | None = None, **fields: A
     return refused.value
 
 
-@pytest.mark.parametrize("endpoint", BY_PATH.values(), ids=lambda endpoint: endpoint.name)
+@pytest.mark.parametrize("endpoint", ALL, ids=lambda endpoint: endpoint.name)
 @pytest.mark.parametrize("name", DANGEROUS)
 def test_field_is_refused_by_its_name_when_no_endpoint_knows_it(endpoint: Endpoint, name: str) -> None:
     error = refusal(endpoint, **{name: {"a": 1}})

@@ -10,10 +10,12 @@ import aiohttp
 import openai
 import pytest
 
+from pools.agent.vllm.probe import SERVING_PATHS
 from pools.gateway.errors import ApiError
-from pools.gateway.requests.endpoint import EMBEDDINGS, RESPONSES
+from pools.gateway.requests.endpoint import ALL, EMBEDDINGS, RERANK, RESPONSES, SCORE
 from pools.gateway.requests.responses import ResponsesMeter, usage_of
 from pools.gateway.requests.sse import UNREADABLE, Usage
+from pools.gateway.requests.validation import Prompt, measure_prompt
 from tests.fakes.fleet import ENGINE_MODEL, MODEL, SECRET
 from tests.unit.pools.gateway.conftest import Bench, Start, until
 
@@ -288,3 +290,103 @@ def test_error_event_has_openais_shape() -> None:
         "message": "gone",
         "param": None,
     }
+
+
+# -- what engines offer ----------------------------------------------------------------------------
+
+RERANKED = {"model": MODEL, "query": "What is near?", "documents": ["This.", "That, farther away."]}
+SCORED = {"model": MODEL, "text_1": "What is near?", "text_2": ["This.", "That."]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "engine_path", "tokens"),
+    [
+        ("/rerank", RERANKED, "/rerank", 21),
+        ("/v1/rerank", RERANKED, "/rerank", 21),
+        ("/v2/rerank", RERANKED, "/rerank", 21),
+        ("/score", SCORED, "/score", 9),
+        ("/v1/score", SCORED, "/score", 9),
+    ],
+)
+async def test_pairs_of_texts_are_metered_as_prompts_without_an_answer(
+    bench: Bench, path: str, body: dict[str, Any], engine_path: str, tokens: int
+) -> None:
+    async with bench.post(body, path) as answer:
+        assert answer.status == 200
+        assert (await answer.json())["model"] == MODEL
+    (sent,) = bench.engine.received
+    assert (sent.path, sent.body) == (engine_path, body | {"model": ENGINE_MODEL})
+    row = await bench.row()
+    assert (row.endpoint, row.status, row.tokens_source) == (engine_path[1:], "ok", "usage")
+    assert (row.prompt_tokens, row.output_tokens, row.max_tokens) == (tokens, 0, 0)
+    assert row.predicted_energy_j is not None
+    assert row.predicted_energy_j > 0
+
+
+def test_query_counts_before_each_document_that_it_is_read_with() -> None:
+    (query, documents), body = ("ab" * 50, ["c" * 30, "d" * 70]), {"model": "m"}
+    ranked = RERANK.read(json.dumps(body | {"query": query, "documents": documents}).encode())
+    scored = SCORE.read(json.dumps(body | {"text_1": query, "text_2": documents}).encode())
+    paired = SCORE.read(json.dumps(body | {"text_1": [query, query], "text_2": documents}).encode())
+    assert measure_prompt(ranked) == measure_prompt(scored) == measure_prompt(paired) == Prompt(0, 300, 0, 170)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/rerank", {"model": MODEL, "documents": ["a"]}, "query"),
+        ("/rerank", RERANKED | {"documents": []}, "documents"),
+        ("/rerank", RERANKED | {"documents": {"content": [{"image_url": {"url": "http://10.0.0.1"}}]}}, "documents"),
+        ("/score", SCORED | {"text_1": ["a", "b", "c"]}, "text_1"),
+        ("/score", SCORED | {"text_2": None}, "text_2"),
+    ],
+)
+async def test_pairs_are_refused_by_the_field_that_is_wrong(
+    bench: Bench, path: str, body: dict[str, Any], field: str
+) -> None:
+    async with bench.post(body, path) as answer:
+        assert answer.status == 400
+        assert (await answer.json())["error"]["param"] == field
+    assert not bench.engine.received
+
+
+async def test_requests_go_where_the_engine_has_their_path(start: Start) -> None:
+    bench = await start(engines=3)
+    bench.fleet.paths = {0: ["/v1/completions"], 1: ["/v1/embeddings"]}  # of the third nothing is known
+    bench.publish()
+    for _ in range(4):
+        async with bench.post(embedding(), EMBED) as answer:
+            assert answer.status == 200
+    assert not bench.engines[0].received
+    bench.engines[1].die = bench.engines[2].die = "before"
+    async with bench.post(embedding(), EMBED) as answer:
+        assert answer.status == 502
+    assert not bench.engines[0].received, "not even where all others fail"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "there"),
+    [
+        (EMBED, embedding(), "/v1/completions"),
+        ("/v1/rerank", RERANKED, "/v1/completions"),
+        ("/v1/completions", {"model": MODEL, "prompt": "Hi"}, "/v1/embeddings"),
+    ],
+)
+async def test_request_is_not_offered_when_no_engine_of_the_model_has_its_path(
+    bench: Bench, path: str, body: dict[str, Any], there: str
+) -> None:
+    bench.fleet.paths = {0: [there]}
+    bench.publish()
+    async with bench.post(body, path) as answer:
+        assert answer.status == 404
+        error = (await answer.json())["error"]
+    assert (error["code"], error["param"]) == ("not_offered", "model")
+    assert MODEL in error["message"]
+    assert path.removeprefix("/v1/") in error["message"]
+    row = await bench.row()
+    assert (row.status, row.http_status, row.attempts) == ("client_error", 404, 0)
+    assert not bench.engine.received
+
+
+def test_agents_tell_of_each_path_that_gateways_send_to() -> None:
+    assert {endpoint.engine_path for endpoint in ALL} <= set(SERVING_PATHS)
