@@ -139,7 +139,7 @@ class InstanceStatus:
     node) | cold (they had to be fetched); empty: not known. `advertised`: where gateways reach it; empty: at `url`, as
     its node does. `key`: what its clients have to send; empty: nothing. `kv_address`: HOST:PORT where it takes caches
     of other engines; empty: it takes none by the network. `paths`: of its HTTP interface, where requests are served;
-    None: not known.
+    None: not known. `adapters`: of LoRA that it has loaded, by name.
     """
 
     uid: str
@@ -158,6 +158,7 @@ class InstanceStatus:
     key: str = field(default="", repr=False)
     kv_address: str = ""
     paths: tuple[str, ...] | None = None
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1332,7 +1332,11 @@ class ReportSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """The API's request."""
+    """The API's request.
+
+    Attributes:
+        adapter: The LoRA adapter that it asked for; none: the service's model itself.
+    """
 
     request_id: str
     started_at: Time
@@ -1361,6 +1365,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     slo_met: bool | None
     slo_failed: str
+    adapter: str | None
 
 
 class RequestClass(msgspec.Struct, frozen=True, kw_only=True):

@@ -2620,6 +2620,7 @@ class Requests:
     def list(
         self,
         *,
+        adapter: str | None = None,
         instance_uid: UUID | str | None = None,
         pool: int | None = None,
         request_class: str | None = None,
@@ -2637,6 +2638,7 @@ class Requests:
         kept by time, and to find one by its id alone every day would have to be read.
 
         Args:
+            adapter: The LoRA adapter that it asked for; none: the service's model itself.
             started_after: Only those after this.
             started_before: Only those before this.
             status: * `ok` - Ok
@@ -2647,6 +2649,7 @@ class Requests:
                 "GET",
                 "requests/",
                 {
+                    "adapter": adapter,
                     "instance_uid": instance_uid,
                     "pool": pool,
                     "request_class": request_class,

@@ -115,6 +115,7 @@ def instance_state(
         engine_key="" if status is None else status.key,
         kv_address="" if status is None else status.kv_address,
         paths=None if status is None or status.paths is None else list(status.paths),
+        adapters=[] if status is None else list(status.adapters),
     )
 
 

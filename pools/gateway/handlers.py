@@ -172,7 +172,7 @@ class Gateway:
         exchange.start()
 
     def _exchange(self, call: Call, connection: ClientConnection) -> Exchange:
-        splits = call.service.policy.split != NO_SPLIT
+        splits = call.service.policy.split != NO_SPLIT and not call.adapter  # whose caches are its own
         wanted = (splits or call.continues) and call.stream and call.endpoint.continues
         if wanted and can_continue(call.body, call.endpoint.chat):
             return ContinuedExchange(call, connection, self._context, self.splitter if splits else None)

@@ -96,14 +96,14 @@ class Intake:
         try:
             parsed = validation.decode(request.body, endpoint, self.fields)
         except ApiError as error:
-            service = self.fleet.services.get(validation.model_of(request.body) or "")
-            if service is not None and _may_use(key, service):
-                raise Refused(Call(request, service, key, endpoint), error) from None
+            found = self._model(key, validation.model_of(request.body))
+            if found is not None:
+                raise Refused(Call(request, found[0], key, endpoint, adapter=found[1]), error) from None
             raise
-        service = self.fleet.services.get(parsed.model or "")
-        if service is None or not _may_use(key, service):
+        found = self._model(key, parsed.model)
+        if found is None:
             raise model_not_found(parsed.model)
-        call = Call(request, service, key, endpoint, bool(parsed.stream))
+        call = Call(request, found[0], key, endpoint, bool(parsed.stream), found[1])
         try:
             self._prepare(call, parsed)
             self.budgets.check(call)
@@ -113,16 +113,23 @@ class Intake:
         self.open[call.request_id] = call
         return call
 
+    def _model(self, key: wire.FleetKey, name: str | None) -> tuple[Service, str] | None:
+        """Returns the service, and the adapter if it is one; None: there is none of the name that the key may use."""
+        found = self.fleet.model(name or "")
+        return found if found is not None and _may_use(key, found[0]) else None
+
     def _prepare(self, call: Call, parsed: CompletionBody | ChatBody) -> None:
         """Checks the body and fills in what routing needs. Raises ApiError."""
         service, request, endpoint = call.service, call.request, call.endpoint
         if not service.offers(endpoint.engine_path):
-            raise not_offered(service.name, endpoint.engine_path)
+            raise not_offered(call.model_name, endpoint.engine_path)
         prompt = validation.measure_prompt(parsed, endpoint.prompt_field)
         call.max_tokens = validation.max_tokens(parsed) if endpoint.generates else 0
         bound = validation.output_bound(parsed, call.max_tokens)
         detailed = self.classifier.wants_details(service.name, request.received_s)
-        features = features_of(parsed, prompt, service.name, request.started_at_s, call.key.tenant_id, bound, detailed)
+        features = features_of(
+            parsed, prompt, call.model_name, request.started_at_s, call.key.tenant_id, bound, detailed
+        )
         classified = self.classifier.classify(service, features, prompt.tokens)
         most_tokens = classified.prompt_tokens + (call.max_tokens or 0)
         if most_tokens >= service.max_model_len and not validation.cuts_prompt(parsed):
@@ -141,29 +148,23 @@ class Intake:
         if len(request.body) > WarmPrefixes.BLOCK_BYTES and endpoint.generates:
             call.prompt_start = _prompt_start(request.body, endpoint)
         call.cache_salt = validation.cache_salt(parsed, call.key.cache_salt)
-        call.body, call.strip_usage = validation.relayed_body(request.body, parsed, service.model, call.cache_salt)
+        engine_model = call.adapter or service.model
+        call.body, call.strip_usage = validation.relayed_body(request.body, parsed, engine_model, call.cache_salt)
         call.strip_usage = call.strip_usage and not call.tells_energy
 
     def models(self, request: Request, path: bytes, created_at_s: int, host: str = "") -> bytes:
         """Returns the models that the caller may use, or the one that `path` names, in OpenAI's shape with vLLM's
         members. Raises ApiError 401, and 404 for one that is not theirs.
 
-        Benchmarks of vLLM's take the tokenizer by `root`.
+        Adapters that engines have stand after the services, each with its service as its `parent`.
         """
         key = self.key(request, host)
-        models: list[dict[str, Any]] = [
-            {
-                "id": service.name,
-                "object": "model",
-                "created": created_at_s,
-                "owned_by": "greenserve",
-                "root": service.root,
-                "parent": None,
-                "permission": [],
-                "max_model_len": service.max_model_len,
-            }
-            for service in self.fleet.services.values()
-            if _may_use(key, service)
+        own = [service for service in self.fleet.services.values() if _may_use(key, service)]
+        models = [_shown(service, created_at_s) for service in own]
+        models += [
+            _shown(service, created_at_s, name)
+            for name, service in sorted(self.fleet.adapters.items())
+            if service in own and name not in self.fleet.services
         ]
         if path == MODELS:
             return msgspec.json.encode({"object": "list", "data": models})
@@ -225,6 +226,20 @@ class Intake:
 def asks_for_models(path: bytes) -> bool:
     """Says whether a path is the list of models, or one of them; a name may hold slashes."""
     return path.startswith(MODELS) and path[len(MODELS) :][:1] in (b"", b"/")
+
+
+def _shown(service: Service, created_at_s: int, adapter: str = "") -> dict[str, Any]:
+    """Returns a service's model, or an adapter of it. Benchmarks of vLLM's take the tokenizer by `root`."""
+    return {
+        "id": adapter or service.name,
+        "object": "model",
+        "created": created_at_s,
+        "owned_by": "greenserve",
+        "root": service.root,
+        "parent": service.name if adapter else None,
+        "permission": [],
+        "max_model_len": service.max_model_len,
+    }
 
 
 def _may_use(key: wire.FleetKey, service: Service) -> bool:

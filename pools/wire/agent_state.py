@@ -37,6 +37,7 @@ class InstanceState(Message, frozen=True):
     engine_key: str = ""  # what gateways send it as a bearer token, and nobody is shown; empty: it asks for none
     kv_address: str = ""  # HOST:PORT where it takes caches of other engines; empty: it takes none by the network
     paths: list[str] | None = None  # of its HTTP interface, where it serves requests; None: not known
+    adapters: list[str] = []  # LoRA's that it has loaded, by the names that requests ask for them by
 
     def __repr__(self) -> str:
         shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "engine_key")

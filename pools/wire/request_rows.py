@@ -46,6 +46,7 @@ class RequestRow(Message, frozen=True):
     route_reason: str = ""
     error: str = ""
     traceparent: str | None = None  # W3C Trace Context, as the client sent it
+    adapter: str | None = None  # LoRA's, which it asked for by name; None: the service's model itself
 
 
 class RequestBatch(Message, frozen=True):

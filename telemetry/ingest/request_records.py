@@ -24,7 +24,17 @@ COLUMNS = (
     *("prompt_tokens", "output_tokens", "tokens_source", "predicted_output_tokens", "max_tokens"),
     *("request_class", "actual_class", "pool_id", "instance_uid", "ttft_s", "tpot_s", "itl_max_s", "e2e_s"),
     *("window_s", "timely_tokens", "predicted_energy_j", "prediction_source", "queue_s", "lost"),
-    *("own_ttft_s", "own_tpot_s", "attempts", "route_reason", "error", "slo_met", "slo_failed", "traceparent"),
+    *(
+        "own_ttft_s",
+        "own_tpot_s",
+        "attempts",
+        "route_reason",
+        "error",
+        "slo_met",
+        "slo_failed",
+        "traceparent",
+        "adapter",
+    ),
 )
 ROW = f"({', '.join(['%s'] * len(COLUMNS))})"
 INSERT = f"INSERT INTO telemetry_requestrecord ({', '.join(COLUMNS)}) VALUES {{rows}} ON CONFLICT DO NOTHING"
@@ -113,6 +123,7 @@ def _values(row: RequestRow, met: bool | None, failed: str) -> tuple[Any, ...]:
         met,
         failed,
         _text(row.traceparent, 55),
+        _text(row.adapter, 100),
     )
 
 

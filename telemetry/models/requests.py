@@ -57,6 +57,9 @@ class RequestRecord(models.Model):
     slo_met = models.BooleanField(null=True)
     slo_failed = models.CharField(max_length=40)  # kinds that failed, comma-separated
     traceparent = models.CharField(max_length=55, null=True)  # noqa: DJ001 - W3C Trace Context, the client's
+    adapter = models.CharField(  # noqa: DJ001
+        max_length=100, null=True, help_text="The LoRA adapter that it asked for; none: the service's model itself."
+    )
 
     class Meta:
         db_table = "telemetry_requestrecord"

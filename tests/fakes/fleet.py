@@ -57,6 +57,7 @@ class FakeFleet:
     nodes: list[str] = field(default_factory=lambda: ["node-1"])
     engine_limits: EngineLimits | None = None
     engine_key: str = ""
+    adapters: dict[int, list[str]] = field(default_factory=dict)  # that instances have loaded
     paths: dict[int, list[str]] = field(default_factory=dict)  # of instances that are known to have no others
 
     def fleet(self) -> wire.Fleet:
@@ -111,6 +112,7 @@ class FakeFleet:
             engine_limits=self.engine_limits,
             engine_key=self.engine_key,
             paths=self.paths.get(n),
+            adapters=self.adapters.get(n, []),
         )
 
     def states(self) -> dict[str, wire.AgentState]:

@@ -47,6 +47,7 @@ class _Engine(BaseHTTPRequestHandler):
     sleeping: ClassVar[bool] = False
     served: ClassVar[str] = ""
     embeds: ClassVar[bool] = False
+    adapters: ClassVar[set[str]] = set()
 
     def do_GET(self) -> None:
         if self.path == "/version":
@@ -62,6 +63,9 @@ class _Engine(BaseHTTPRequestHandler):
         elif self.path == "/openapi.json":
             paths = ["/v1/embeddings", "/score"] if _Engine.embeds else ["/v1/completions", "/v1/chat/completions"]
             self._answer({"openapi": "3.1.0", "paths": {path: {} for path in ["/health", *paths]}})
+        elif self.path == "/v1/models":
+            loaded = [{"id": name, "parent": _Engine.served} for name in sorted(_Engine.adapters)]
+            self._answer({"object": "list", "data": [{"id": _Engine.served, "parent": None}, *loaded]})
         elif self.path == "/metrics":
             page = f"vllm:num_requests_running {_Engine.running}\nvllm:num_requests_waiting 0\n"
             self._send(200, page.encode())
@@ -84,6 +88,10 @@ class _Engine(BaseHTTPRequestHandler):
             self._send(401, b'{"error": "Unauthorized"}')
             return
         asked = json.loads(body)
+        if path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+            (_Engine.adapters.add if "/load" in path else _Engine.adapters.discard)(asked["lora_name"])
+            self._send(200, b"Success")
+            return
         if asked["model"] != _Engine.served or self.headers.get("Content-Type") != "application/json":
             self._send(404, b"{}")
             return

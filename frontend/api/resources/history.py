@@ -129,6 +129,7 @@ class RequestViewSet(Lists):
         status="status",
         tenant="tenant__name",
         service="service",
+        adapter="adapter",
         pool="pool",
         site="pool__site__name",
         request_class="request_class",

@@ -105,7 +105,7 @@ class RequestSerializer(serializers.ModelSerializer):
                 "pool",
             ),
             *("pool_name", "instance_uid", "ttft_s", "tpot_s", "itl_max_s", "e2e_s", "predicted_energy_j", "attempts"),
-            *("route_reason", "error", "slo_met", "slo_failed"),
+            *("route_reason", "error", "slo_met", "slo_failed", "adapter"),
         )
 
 

@@ -206,7 +206,7 @@ class Engine:
         try:
             self._note(version=self._probe.version())
             paths = self._probe.paths()
-            self._status = replace(self._status, paths=paths)
+            self._status = replace(self._status, paths=paths, adapters=self._probe.adapters())
             if taken_over and self._options.sleep and self._probe.asleep():
                 self._show("sleeping")
                 return
@@ -239,8 +239,16 @@ class Engine:
             looked_s = now_s
             if self._probe.healthy():
                 answered_s = time.monotonic()
+                self._look_for_adapters()
             elif now_s - answered_s > _HANGS_AFTER_S:
                 raise _Failed(f"it has not answered for {now_s - answered_s:.0f} s: {self._last_words()}")
+
+    def _look_for_adapters(self) -> None:
+        """An operator may have loaded some. An engine that does not say has those that it had."""
+        try:
+            self._status = replace(self._status, adapters=self._probe.adapters())
+        except AdapterError as error:
+            logger.warning("instance %s does not say which adapters it has: %s", self.spec.uid, error)
 
     def _renew_certificate(self) -> None:
         """Without another one engines go on with theirs; the next look tries again."""

@@ -25,6 +25,15 @@ class _Interface(msgspec.Struct):
     paths: dict[str, msgspec.Raw]
 
 
+class _Model(msgspec.Struct):
+    id: str
+    parent: str | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
 class Probe:
     """Asks one engine, from one thread. Every method raises AdapterError."""
 
@@ -54,6 +63,15 @@ class Probe:
             except (PermanentError, msgspec.DecodeError):
                 return None
         return tuple(path for path in SERVING_PATHS if path in found)
+
+    def adapters(self) -> tuple[str, ...]:
+        """Returns the names of LoRA adapters that are loaded: vLLM lists them as models with a parent."""
+        with self._client(_LOOK_S) as client:
+            try:
+                found = msgspec.json.decode(client.call("GET", "/v1/models"), type=_Models).data
+            except msgspec.DecodeError as error:
+                raise RetryableError(f"the engine's list of models cannot be read: {error}") from error
+        return tuple(sorted(model.id for model in found if model.parent and model.id != self._model))
 
     def answer(self, paths: tuple[str, ...] | None = None) -> None:
         """Serves a real request, as small as can be: an engine that is up and cannot do that is not ready.

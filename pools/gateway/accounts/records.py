@@ -69,6 +69,7 @@ def row_of(
         "" if choice is None else choice.reason[:MAX_REASON_CHARACTERS],
         (ending.error or fault)[:MAX_ERROR_CHARACTERS],
         _traceparent(request.headers.get(b"traceparent")),
+        call.adapter or None,
     )
 
 

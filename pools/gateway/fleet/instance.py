@@ -245,10 +245,10 @@ class Instance:
     def state(self) -> wire.InstanceState:
         return self._state
 
-    def offers(self, path: str) -> bool:
-        """Says whether its engine serves requests at a path; what is not known it may."""
+    def offers(self, path: str, adapter: str = "") -> bool:
+        """Says whether its engine serves requests at a path, which it may where paths are not known, by an adapter."""
         paths = self._state.paths
-        return paths is None or path in paths
+        return (paths is None or path in paths) and (not adapter or adapter in self._state.adapters)
 
     @property
     def parts(self) -> int:

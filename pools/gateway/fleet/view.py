@@ -67,7 +67,7 @@ class Service:
         self.ready: list[Instance] = []
         self.coming = False
         self._by_rank: dict[int, list[Instance]] = {}
-        self._unable: dict[str, frozenset[str]] = {}
+        self._unable: dict[tuple[str, str], frozenset[str]] = {}
         self.uids: dict[str, Instance] = {}  # the same
 
     def of_rank(self, rank: int) -> list[Instance]:
@@ -77,11 +77,15 @@ class Service:
                 self._by_rank.setdefault(instance.rank, []).append(instance)
         return self._by_rank.get(rank, [])
 
-    def unable(self, path: str) -> frozenset[str]:
-        """Returns those of `ready`, by uid, whose engines have no such path. Ask only once all instances are there."""
-        found = self._unable.get(path)
+    def unable(self, path: str, adapter: str = "") -> frozenset[str]:
+        """Returns those of `ready`, by uid, whose engines have no such path, or not the adapter that is named.
+
+        Ask only once all instances are there.
+        """
+        found = self._unable.get((path, adapter))
         if found is None:
-            found = self._unable[path] = frozenset(i.uid for i in self.ready if not i.offers(path))
+            found = frozenset(i.uid for i in self.ready if not i.offers(path, adapter))
+            self._unable[path, adapter] = found
         return found
 
     def offers(self, path: str) -> bool:
@@ -129,6 +133,16 @@ def _hands_on(classes: Iterable[wire.FleetClass]) -> tuple[float, ...]:
     return tuple(shares.get(rank, 1.0) for rank in range(max(shares) + 1)) if any(shares.values()) else ()
 
 
+def _adapters(services: Iterable[Service]) -> dict[str, Service]:
+    """Returns them by name: where engines of several services have one, the first service counts."""
+    found: dict[str, Service] = {}
+    for service in services:
+        for instance in service.ready:
+            for name in instance.state.adapters:
+                found.setdefault(name, service)
+    return found
+
+
 def _limits(sent: wire.LatencyLimits) -> Limits:
     return Limits(ttft_s=sent.ttft_s, tpot_s=sent.tpot_s, e2e_s=sent.e2e_s)
 
@@ -143,6 +157,9 @@ class FleetView:
 
     def __init__(self) -> None:
         self.services: dict[str, Service] = {}
+        self.adapters: dict[
+            str, Service
+        ] = {}  # by name, those that a ready engine has, with the service that it serves
         self.fresh_at_s: float | None = None
         self.version: int | None = None
         self.gateways = 1
@@ -188,6 +205,14 @@ class FleetView:
     def holds(self, key: wire.FleetKey) -> bool:
         """Says whether a key of an earlier moment still stands as it was."""
         return self._keys.get(key.key_hash) is key
+
+    def model(self, name: str) -> tuple[Service, str] | None:
+        """Returns the service of a model's name, and the adapter if it is one's; names of services go first."""
+        service = self.services.get(name)
+        if service is not None:
+            return service, ""
+        service = self.adapters.get(name)
+        return None if service is None else (service, name)
 
     def instances(self) -> Collection[Instance]:
         """Returns those that are ready, or that have requests of this gateway still."""
@@ -244,6 +269,7 @@ class FleetView:
             self._listed_keys = fleet.keys
             self._keys, self._secrets = {key.key_hash: key for key in fleet.keys}, {}
         self.services = services
+        self.adapters = _adapters(services.values())
         self.version = fleet.version
         self.fresh_at_s = fresh_at_s
 

@@ -221,7 +221,7 @@ class Processing:
             window_s = None if ending.choice is None else ending.choice.window_s
             until_s = math.inf if window_s is None else call.request.received_s + window_s
             rewrite = self._with_energy if call.tells_energy else None
-            model = AnswerModel(call.service.name)
+            model = AnswerModel(call.model_name)
             ending.meter = call.endpoint.meter(until_s, call.strip_usage, rewrite, model)
             if self._slot is not None:
                 self._slot.meter = ending.meter
@@ -299,7 +299,7 @@ class Processing:
     def _answer(self, body: bytes) -> bytes:
         """Returns a whole answer as its client is to see it."""
         call = self._asked()
-        body = AnswerModel(call.service.name).in_answer(body)
+        body = AnswerModel(call.model_name).in_answer(body)
         return self._with_energy(body) if call.tells_energy else body
 
     def _with_energy(self, json: bytes) -> bytes:

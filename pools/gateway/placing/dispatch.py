@@ -100,7 +100,7 @@ class Dispatcher:
 
     def reorder(self, first: Sequence[Waiter]) -> None:
         """These go before all others of their queues, in this order."""
-        for key in {(waiter.call.service.name, waiter.call.class_name) for waiter in first}:
+        for key in {(waiter.call.service.name, waiter.call.line) for waiter in first}:
             queue = self._queues.get(key)
             if queue is not None:
                 queue.waiters.reorder(first)
@@ -118,7 +118,7 @@ class Dispatcher:
         if call.texts:
             await self._refine(service, call)
         self._order_inside(service, call)
-        queue = self._queues.get((service.name, call.class_name))
+        queue = self._queues.get((service.name, call.line))
         if tried or queue is None or not len(queue.waiters):
             left_out = _left_out(service, call, tried)
             if not service.choosable(left_out, time.monotonic()) and (tried or not service.coming):
@@ -134,7 +134,7 @@ class Dispatcher:
             return None
         service = self._current(call)
         if self._queues:
-            queue = self._queues.get((service.name, call.class_name))
+            queue = self._queues.get((service.name, call.line))
             if queue is not None and len(queue.waiters):
                 return None
         if service.policy.engine_priority:
@@ -207,14 +207,14 @@ class Dispatcher:
                 self._try_again_later(service)
             routed = None
             if open_ones:
-                routed = self._router.route(service, open_ones, request, call.prompt_start, None, call.cache_salt)
+                routed = self._router.route(service, open_ones, request, call.prompt_start, None, call.prefix_owner)
         else:  # mostly one of the request's own class takes it: the others need not be looked at
             own = [
                 i
                 for i in service.in_rotation(request.class_rank, now_s)
                 if i.unstarted < most and i.uid not in left_out
             ]
-            routed = self._router.route(service, own, request, call.prompt_start, everybody, call.cache_salt)
+            routed = self._router.route(service, own, request, call.prompt_start, everybody, call.prefix_owner)
         if routed is None:
             return None
         slot = Slot(self, call, routed)
@@ -251,7 +251,7 @@ class Dispatcher:
                 continue
             queue.waiters.pop()
             queue.departed(time.monotonic())
-            self.use.note_queued(_name(service.name, waiter.call.class_name), waiter.call.key.tenant, waiter.row.tokens)
+            self.use.note_queued(_name(service.name, waiter.call.line), waiter.call.key.tenant, waiter.row.tokens)
             if waiter.place.done():  # its client has just left
                 slot.end()
             else:
@@ -260,7 +260,7 @@ class Dispatcher:
     # -- waiting -----------------------------------------------------------------------------------
 
     async def _wait(self, service: Service, call: Call) -> Slot:
-        queue = self._queue(service, call.class_name)
+        queue = self._queue(service, call.line)
         row = self.row_of(service, call, queue.waiters.config)
         self._check_bounds(service, queue, row)
         waiter = Waiter(call, row, asyncio.get_running_loop().create_future())
@@ -369,8 +369,8 @@ class Dispatcher:
 
 
 def _left_out(service: Service, call: Call, tried: Collection[str]) -> Collection[str]:
-    """Returns the instances, by uid, to which a call is not sent: it was there, or its path is not."""
-    unable = service.unable(call.endpoint.engine_path)
+    """Returns the instances, by uid, to which a call is not sent: it was there, or what it needs is not."""
+    unable = service.unable(*call.needs)
     return {*tried, *unable} if unable else tried
 
 

@@ -52,7 +52,7 @@ class EarlyMoves:
         alone = self._router.alone(service, request)
         if alone is None:
             return False
-        unable = service.unable(slot.call.endpoint.engine_path)
+        unable = service.unable(*slot.call.needs)
         others = [
             i for i in service.in_rotation(slot.instance.rank, now_s) if i is not slot.instance and i.uid not in unable
         ]

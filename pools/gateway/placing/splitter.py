@@ -74,7 +74,7 @@ class Splitter:
             return None
         tuning = service.policy.tuning
         found, request = None, self._dispatcher.request_of(service, call)
-        usable = service.choosable(service.unable(call.endpoint.engine_path), time.monotonic())
+        usable = service.choosable(service.unable(*call.needs), time.monotonic())
         open_ones = [i for i in usable if i.unstarted < service.engine_queue]
         own = of_one_connector([i for i in open_ones if i.rank == request.class_rank] or open_ones)
         of_class = [i for i in usable if i.rank == request.class_rank] or usable

@@ -415,7 +415,7 @@ class Exchange:
         headers += self._id_header
         if ending.status == "ok":
             ending.usage = call.endpoint.usage_of(body)
-            body = AnswerModel(call.service.name).in_answer(body)
+            body = AnswerModel(call.model_name).in_answer(body)
             if call.tells_energy:
                 body = self._with_energy(body)
         else:
@@ -451,7 +451,7 @@ class Exchange:
         self._status, self._headers = status, headers
         if self.call.stream and status == 200 and b"text/event-stream" in headers.lower():
             rewrite = self._with_energy if self.call.tells_energy else None
-            model = AnswerModel(self.call.service.name)
+            model = AnswerModel(self.call.model_name)
             self.ending.meter = self.call.endpoint.meter(self._window_end_s, self.call.strip_usage, rewrite, model)
             if self._slot is not None:
                 self._slot.meter = self.ending.meter
@@ -491,7 +491,7 @@ class Exchange:
             out = b"".join(self._pieces[:-1])
             del self._pieces[:-1]
             if not self._started and self._status < 300:
-                out = AnswerModel(self.call.service.name).in_beginning(out)
+                out = AnswerModel(self.call.model_name).in_beginning(out)
             if out:
                 self._relay(out)
 

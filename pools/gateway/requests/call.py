@@ -44,6 +44,7 @@ class Call:
     key: wire.FleetKey
     endpoint: Endpoint
     stream: bool = False
+    adapter: str = ""  # that it asks for; empty: the model itself
     request_id: str = field(default_factory=lambda: f"{_BOOT}{next(_NUMBERS):012x}")
     features: RequestFeatures | None = None
     classified: Classified | None = None
@@ -67,6 +68,26 @@ class Call:
     continues: bool = False  # elsewhere, should its engine die: its client asked for it
     charge: Charge | None = None  # of limits, until it has ended; None: its tenant and key have none
     limit_headers: bytes = b""  # lines for the response's head
+
+    @property
+    def model_name(self) -> str:
+        """The name that its client asked for."""
+        return self.adapter or self.service.name
+
+    @property
+    def needs(self) -> tuple[str, str]:
+        """Path and adapter that its engine has to have."""
+        return self.endpoint.engine_path, self.adapter
+
+    @property
+    def line(self) -> str | None:
+        """Names the queue that it waits in: its class's, or its adapter's in it, which fewer engines have."""
+        return f"{self.class_name or ''}+{self.adapter}" if self.adapter else self.class_name
+
+    @property
+    def prefix_owner(self) -> str:
+        """Engines keep the prefixes of its prompts apart by this, as routing does."""
+        return f"{self.adapter}/{self.cache_salt}" if self.adapter else self.cache_salt
 
     @property
     def prompt_tokens(self) -> int | None:

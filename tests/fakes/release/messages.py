@@ -158,6 +158,7 @@ def _agent() -> wire.AgentState:
         start="cold",
         kv_address="10.0.0.4:18500",
         paths=["/v1/completions", "/v1/chat/completions"],
+        adapters=["legal-german"],
     )
     return wire.AgentState(
         *(NODE, "boot-1", NOW_S, 9, [instance], "one GPU is silent", "http://127.0.0.1:9100/metrics"),
@@ -290,6 +291,7 @@ def _request() -> wire.RequestRow:
         route_reason="least predicted energy",
         error="engine closed the connection",
         traceparent="00-" + "1a" * 16 + "-" + "2b" * 8 + "-01",
+        adapter="legal-german",
     )
 
 

@@ -292,12 +292,12 @@ def test_message_is_put_aside_and_the_others_stored_when_one_is_bad(ingester, re
 
 
 def test_text_is_cut_and_cleaned_when_the_database_would_refuse_it(ingester, redis_client):
-    row = request_row(error="x\0y" * 400, route_reason="z" * 300)
+    row = request_row(error="x\0y" * 400, route_reason="z" * 300, adapter="a" * 200)
     send(redis_client, wire.REQUEST_STREAM, wire.RequestBatch("g", "b", 1, [row]))
     drain(ingester)
     record = RequestRecord.objects.get()
     assert record.error.startswith("xyxy")
-    assert (len(record.error), len(record.route_reason)) == (500, 200)
+    assert (len(record.error), len(record.route_reason), record.adapter) == (500, 200, "a" * 100)
 
 
 def test_record_goes_to_its_day_when_it_comes_late(ingester, redis_client):

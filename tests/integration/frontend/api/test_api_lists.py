@@ -163,6 +163,12 @@ class TestRequests(ListCase):
     filters = {"tenant": "acme", "status": "ok"}
     refused = {"status": "great"}
 
+    def test_records_are_found_by_the_adapter_that_was_asked_for(self, api, seeded):
+        record = RequestRecord.objects.first()
+        RequestRecord.objects.filter(request_id=record.request_id).update(adapter="legal")
+        assert [row["request_id"] for row in self.get(api, adapter="legal")] == [record.request_id]
+        assert self.get(api, adapter="medical") == []
+
     def test_one_is_found_by_its_key(self, api, seeded):
         """Not here: a record is found by when it began, not by its id alone."""
         (row,) = self.get(api, limit=1)

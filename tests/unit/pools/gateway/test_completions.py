@@ -232,6 +232,52 @@ async def test_connections_to_the_engine_are_reused_when_requests_follow_each_ot
     assert bench.engine.connections == 1
 
 
+async def test_adapters_are_models_of_their_service(start: Start) -> None:
+    bench = await start(engines=2)
+    bench.fleet.adapters = {1: ["legal", "other-model"]}  # a service's name is the service's
+    bench.publish()
+    async with bench.http.get(bench.url + "/v1/models", headers=bench.auth) as response:
+        models = (await response.json())["data"]
+    assert [(m["id"], m["parent"], m["root"]) for m in models] == [
+        (MODEL, None, models[0]["root"]),
+        ("legal", MODEL, models[0]["root"]),
+    ]
+    async with bench.http.get(f"{bench.url}/v1/models/legal", headers=bench.auth) as response:
+        assert (await response.json()) == models[1]
+    async with bench.post(completion(model="other-model")) as response:
+        assert response.status == 404
+
+
+async def test_requests_by_an_adapters_name_go_to_engines_that_have_it(start: Start) -> None:
+    bench = await start(engines=3)
+    bench.fleet.adapters = {2: ["legal"]}
+    bench.publish()
+    for _ in range(3):
+        async with bench.post(completion(model="legal")) as response:
+            assert response.status == 200
+            assert (await response.json())["model"] == "legal"
+    await bench.events(completion(model="legal"))
+    async with bench.post(completion()) as response:
+        assert response.status == 200
+    assert [r.body["model"] for r in bench.engines[2].received] == ["legal"] * 4
+    assert [r.body["model"] for r in bench.engines[0].received] == [ENGINE_MODEL]
+    rows = bench.rows()
+    assert [(row.service, row.adapter) for row in rows] == [(MODEL, "legal")] * 4 + [(MODEL, None)]
+
+
+async def test_adapter_is_not_there_when_its_engines_are_gone_or_its_service_is_not_the_keys(bench: Bench) -> None:
+    bench.fleet.adapters = {0: ["legal"]}
+    bench.publish()
+    bench.engine.die = "before"
+    async with bench.post(completion(model="legal")) as response:
+        assert response.status == 502
+    bench.fleet.adapters = {}
+    bench.publish()
+    async with bench.post(completion(model="legal")) as response:
+        assert response.status == 404
+        assert (await response.json())["error"]["code"] == "model_not_found"
+
+
 async def test_models_are_those_of_the_key_when_listed(bench: Bench) -> None:
     async with bench.http.get(bench.url + "/v1/models", headers=bench.auth) as response:
         assert [m["id"] for m in (await response.json())["data"]] == [MODEL]

@@ -113,6 +113,19 @@ def test_engine_tells_its_paths_and_is_tried_at_one_that_it_has(
     assert f"POST {tried}" in node.options.log("engine").read_text()
 
 
+def test_engine_tells_its_adapters_when_an_operator_has_loaded_one(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "_HEALTH_S", 0.05)
+    runtime = node.agent()
+    runtime.start(spec())
+    found = wait_until(runtime, "ready")
+    assert found.adapters == ()
+    loading = json.dumps({"lora_name": "legal", "lora_path": "/adapters/legal"}).encode()
+    key = {"Authorization": f"Bearer {found.key}"}
+    request = urllib.request.Request(f"{found.url}/v1/load_lora_adapter", loading, key)
+    urllib.request.urlopen(request, timeout=30).close()
+    eventually(lambda: (s := status(runtime)) and s.adapters == ("legal",), WITHIN_S, "the adapter")
+
+
 @pytest.mark.parametrize(("there", "start"), [(False, "cold"), (True, "warm")])
 def test_start_is_cold_when_the_weights_are_not_on_the_node(node: Node, there: bool, start: str) -> None:
     if there:

@@ -30,7 +30,9 @@ def ended() -> tuple[Call, Ending]:
     (entry, *_), (key, *_) = FLEET.fleet().services, FLEET.fleet().keys
     request = Request(b"POST", CHAT.path, {b"traceparent": TRACEPARENT}, b"{}", True)
     request.received_s, request.started_at_s = 100.0, 1_700_000_000.0
-    call = Call(request, Service(entry), key, CHAT, stream=True, lost=True, queue_s=0.25, max_tokens=77)
+    call = Call(
+        request, Service(entry), key, CHAT, stream=True, lost=True, queue_s=0.25, max_tokens=77, adapter="legal"
+    )
     call.classified = Classified(301, False, 55, "history", "LS", 220)
     call.own_limits = Limits(0.5, 0.05, None)
     meter = SseMeter(window_end_s=104.0, strip_usage=False)
@@ -81,6 +83,7 @@ def test_row_has_each_figure_in_its_place() -> None:
         route_reason="least energy",
         error="none to speak of",
         traceparent=TRACEPARENT.decode(),
+        adapter="legal",
     )
 
 
