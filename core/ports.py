@@ -308,6 +308,7 @@ class RequestFeatures:
     lines: int | None = None
     digest: Hashable = None  # names service, prompt and limit; None: too long to be worth it
     detailed: bool = True  # all of the above was looked at
+    image_tokens: int = 0  # of its images, by the model's own rule; 0 where no rule is known
 
 
 class LengthProxyModel(Protocol):

@@ -33,6 +33,7 @@ from .requests.call import NOT_SERVED, Call, Ending
 from .requests.client_fields import ClientFields
 from .requests.endpoint import Endpoint
 from .requests.features import features_of, texts_of
+from .requests.images import image_tokens
 
 log = logging.getLogger(__name__)
 
@@ -127,9 +128,8 @@ class Intake:
         call.max_tokens = validation.max_tokens(parsed) if endpoint.generates else 0
         bound = validation.output_bound(parsed, call.max_tokens)
         detailed = self.classifier.wants_details(service.name, request.received_s)
-        features = features_of(
-            parsed, prompt, call.model_name, request.started_at_s, call.key.tenant_id, bound, detailed
-        )
+        asked = call.model_name, request.started_at_s, call.key.tenant_id, bound
+        features = features_of(parsed, prompt, *asked, detailed, self._image_tokens(service, parsed))
         classified = self.classifier.classify(service, features, prompt.tokens)
         most_tokens = classified.prompt_tokens + (call.max_tokens or 0)
         if most_tokens >= service.max_model_len and not validation.cuts_prompt(parsed):
@@ -151,6 +151,14 @@ class Intake:
         engine_model = call.adapter or service.model
         call.body, call.strip_usage = validation.relayed_body(request.body, parsed, engine_model, call.cache_salt)
         call.strip_usage = call.strip_usage and not call.tells_energy
+
+    def _image_tokens(self, service: Service, parsed: CompletionBody | ChatBody) -> int:
+        """Returns the tokens of a chat's images, and counts these; 0 where no rule is known for its model."""
+        if service.images is None or not isinstance(parsed, ChatBody):
+            return 0
+        found = image_tokens(parsed, service.images)
+        self.classifier.counts.add_images(service.name, found.sized, found.unknown)
+        return found.tokens
 
     def models(self, request: Request, path: bytes, created_at_s: int, host: str = "") -> bytes:
         """Returns the models that the caller may use, or the one that `path` names, in OpenAI's shape with vLLM's

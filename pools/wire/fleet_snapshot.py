@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from core.engine.gpu_types import GpuType
+from core.engine.image_rule import ImageRule
 from core.engine.profiles import Profile
 from core.policy.tuning import LadderTuning
 from pools.wire.desired_state import LatencyLimits
@@ -142,6 +143,7 @@ class FleetService(Message, frozen=True):
         hugging_face_id: Of the model, where clients may find its tokenizer; empty: not known.
         tokenizer: The model's tokenizer.json, a file on the gateways' machines; empty: none.
         shape: The key by which the engine model knows the model; empty: by its name.
+        images: How many tokens images of a chat take; None: it reads none, or the rule is not known.
     """
 
     name: str
@@ -158,6 +160,7 @@ class FleetService(Message, frozen=True):
     hugging_face_id: str = ""
     tokenizer: str = ""
     shape: str = ""
+    images: ImageRule | None = None
 
 
 class RequestLimits(Message, frozen=True):

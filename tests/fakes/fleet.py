@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from core.engine.image_rule import ImageRule
 from core.ports import EngineLimits
 from pools import wire
 
@@ -58,6 +59,7 @@ class FakeFleet:
     engine_limits: EngineLimits | None = None
     engine_key: str = ""
     adapters: dict[int, list[str]] = field(default_factory=dict)  # that instances have loaded
+    images: ImageRule | None = None  # of the service's model
     paths: dict[int, list[str]] = field(default_factory=dict)  # of instances that are known to have no others
 
     def fleet(self) -> wire.Fleet:
@@ -79,6 +81,7 @@ class FakeFleet:
             classes,
             pools,
             self.policy,
+            images=self.images,
         )
         other = wire.FleetService(
             "other-model", "Other", "vllm-v1", 2048, wire.LatencyLimits(), "freesh-a", _CLASSES, []

@@ -15,6 +15,7 @@ teaches the estimate the same.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -85,6 +86,12 @@ class PredictionCounts:
     classes: dict[tuple[str, str, str, str], int] = field(default_factory=dict)  # service, predicted, actual, source
     outputs: dict[tuple[str, str], _Miss] = field(default_factory=dict)  # service, source
     prompts: dict[tuple[str, bool], _Miss] = field(default_factory=dict)  # service, exact
+    images: Counter[tuple[str, str]] = field(default_factory=Counter)  # service, known | unknown: their size
+
+    def add_images(self, service: str, sized: int, unknown: int) -> None:
+        for size, count in (("known", sized), ("unknown", unknown)):
+            if count:
+                self.images[service, size] += count
 
     def add(self, row: wire.RequestRow, classified: Classified) -> None:
         """Counts a row with the engine's own token counts."""
@@ -112,6 +119,11 @@ class PredictionCounts:
                 ((("service", service), ("predicted", said), ("actual", was), ("source", source)), n)
                 for (service, said, was, source), n in sorted(self.classes.items())
             ],
+        )
+        yield (
+            "images_total",
+            "Images in chats, by whether their size was known; others count as the largest that their model takes.",
+            [((("service", service), ("size", size)), n) for (service, size), n in sorted(self.images.items())],
         )
         outputs = [((("service", name), ("source", by)), miss) for (name, by), miss in sorted(self.outputs.items())]
         prompts = [
@@ -179,12 +191,12 @@ class Classifier:
             return self._classified(service, features, ids or known.prompt_tokens, True, False, known)
         if ids:
             return self._classified(service, features, ids, True, False)
-        what = service.name, features.chat, features.text_bytes, features.messages
+        what, images = (service.name, features.chat, features.text_bytes, features.messages), features.image_tokens
         if self.tokenizers is None or not service.classes or not self.tokenizers.serves(service.name):
-            return self._classified(service, features, self.estimator.tokens(*what), False, False)
+            return self._classified(service, features, self.estimator.tokens(*what) + images, False, False)
         tokens, low, high = self.estimator.estimate(*what)
-        near = self._grid(service).has_border(low, high)
-        return self._classified(service, features, tokens, False, near)
+        near = self._grid(service).has_border(low + images, high + images)
+        return self._classified(service, features, tokens + images, False, near)
 
     def can_refine(self, service: ServiceView, classified: Classified) -> bool:
         """Says whether `refine` may change anything."""
@@ -205,6 +217,7 @@ class Classifier:
         if not features.chat:
             return self._classified(service, features, max(1, counted), True, False)
         tokens = round(counted + features.messages * self.estimator.overhead(service.name, True))
+        tokens += features.image_tokens
         return self._classified(service, features, max(1, tokens), False, False)
 
     def class_of(self, service: ServiceView, prompt_tokens: int, output_tokens: int) -> str | None:
@@ -221,10 +234,9 @@ class Classifier:
         """Takes in a request that ended. Teaches only if it ended well and the engine counted its tokens."""
         if row.status != "ok" or row.tokens_source != "usage" or not row.prompt_tokens:
             return
-        if features.detailed and features.text_bytes:
-            self.estimator.observe(
-                row.service, features.chat, features.text_bytes, features.messages, row.prompt_tokens
-            )
+        of_text = row.prompt_tokens - features.image_tokens
+        if features.detailed and features.text_bytes and of_text > 0:
+            self.estimator.observe(row.service, features.chat, features.text_bytes, features.messages, of_text)
         if not row.output_tokens:  # as of embeddings
             return
         self.counts.add(row, classified)

@@ -40,6 +40,7 @@ class Service:
             "engine_queue",
             "expected_lengths",
             "hands_on",
+            "images",
             "limits",
         ),
         *("max_model_len", "model", "name", "policy", "ranks", "ready", "root", "shares", "tokenizer", "uids"),
@@ -61,6 +62,7 @@ class Service:
         self.expected_lengths = entry.expected_prompt_tokens, entry.expected_output_tokens  # means, as declared
         self.root = entry.hugging_face_id or entry.model  # what clients load a tokenizer by
         self.tokenizer = entry.tokenizer
+        self.images = entry.images
         self.ranks = {c.name: c.rank for c in entry.classes}
         self.hands_on = _hands_on(entry.classes)
         self.shares = {pool.id: pool.share for pool in entry.pools}

@@ -38,6 +38,7 @@ def features_of(
     tenant_id: int | None,
     output_bound: int | None,
     detailed: bool = True,
+    image_tokens: int = 0,
 ) -> RequestFeatures:
     """Returns features of a body that `validation` has measured as `prompt`.
 
@@ -45,6 +46,7 @@ def features_of(
         at_s: When it arrived, Unix time.
         output_bound: `validation.output_bound`.
         detailed: Look at all that a prediction may use, and not only at what every request needs.
+        image_tokens: Of its images. A prompt with some is not remembered: its digest knows of texts alone.
     """
     sequences = body.n or 1
     chat = isinstance(body, ChatBody)
@@ -63,8 +65,9 @@ def features_of(
         messages=count,
         sequences=min(_MAX_SEQUENCES, sequences),
         max_tokens=output_bound,
-        digest=_digest(body, prompt, f"{tenant_id}/{service}", output_bound),
+        digest=None if image_tokens else _digest(body, prompt, f"{tenant_id}/{service}", output_bound),
         detailed=detailed,
+        image_tokens=image_tokens,
     )
     if detailed:
         _look_closely(found, body, tools)

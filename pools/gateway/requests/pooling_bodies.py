@@ -118,7 +118,7 @@ def read_embedding(body: bytes) -> CompletionBody | ChatBody:
 
 def read_rerank(body: bytes) -> CompletionBody:
     given = _RERANK.decode(body)
-    return _pairs(given, PairsBody(prompt=given.documents, shared=given.query))
+    return _pairs(given, PairsBody(prompt=[*given.documents], shared=given.query))
 
 
 def read_score(body: bytes) -> CompletionBody:
@@ -127,7 +127,7 @@ def read_score(body: bytes) -> CompletionBody:
     first = [given.text_1] if isinstance(given.text_1, str) else given.text_1
     second = [given.text_2] if isinstance(given.text_2, str) else given.text_2
     if len(first) == 1:
-        return _pairs(given, PairsBody(prompt=second, shared=first[0]))
+        return _pairs(given, PairsBody(prompt=[*second], shared=first[0]))
     if len(first) != len(second):
         raise ApiError(
             400,

@@ -9,6 +9,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from msgspec.structs import replace
 
 from core.engine import gpu_types
+from core.engine.image_rule import image_rule_of
 from core.observations.limits import class_limits
 from core.policy.dynamo_classes import PUBLISHED_FACTOR
 from core.policy.knobs import Knobs
@@ -76,6 +77,7 @@ def _service(
         model=service.model_card.name,
         engine=service.model_card.engine,
         max_model_len=service.model_card.max_model_len,
+        images=image_rule_of(service.model_card.config),
         objectives=slo,
         partition=service.partition.name,
         classes=[_class(own, slo, knobs, hands_on.get(own.name, 0.0)) for own in service.partition.classes.all()],

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from core.engine.engine_launch import EngineLaunch
+from core.engine.image_rule import ImageRule
 from core.policy.tuning import LadderTuning
 from core.ports import EngineLimits, EngineOptions
 from pools import wire
@@ -210,6 +211,7 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
         name="llama3-70b",
         model=MODEL,
         shape=SHAPE,
+        images=ImageRule(token_px=28, least_px=3_136, most_px=12_845_056),
         engine=ENGINE,
         max_model_len=16_384,
         objectives=limits,
