@@ -76,7 +76,7 @@ def image_rule_of(config: Mapping[str, Any] | None) -> ImageRule | None:
             patch_px, (least_px, most_px) = _QWEN[kind]
             side = int(vision.get("patch_size", patch_px)) * int(vision.get("spatial_merge_size", 2))
             return ImageRule(token_px=side, least_px=least_px, most_px=most_px) if side > 0 else None
-        if kind == "gemma3" and vision:
+        if kind == "gemma3":
             return _fixed(int(config.get("mm_tokens_per_image", 256)))
         if kind == "mistral3":
             side = int(vision.get("patch_size", 14)) * int(config.get("spatial_merge_size", 2))

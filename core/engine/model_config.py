@@ -1,7 +1,8 @@
 """Makes a model's shape of the fields of its configuration (Hugging Face's config.json, defaults filled in).
 
 Parameters are counted from the shape: weights of attention, feed-forward layers, experts, routers, norms, embeddings.
-Biases and vision towers, well below 1 % of a model of some size, are left out. Whatever cannot be counted is refused.
+Biases, well below 1 % of a model of some size, and vision towers (some 0.3 to 0.7 billion parameters) are left out.
+Whatever cannot be counted is refused.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _KERNELS: Mapping[str, int] = {
     "olmoe": 13,
     "qwen3": 13,
     "qwen3_moe": 13,
+    "qwen3_vl_moe_text": 13,
+    "qwen3_vl_text": 13,
 }
 
 # Of these, as of all checkpoints in MXFP4, only the experts are published quantized, whether the file says so or not.
@@ -77,9 +80,13 @@ TYPES: Mapping[str, int] = {
     "phi3": _GATED,
     "phimoe": _GATED,
     "qwen2": _GATED,
+    "qwen2_5_vl_text": _GATED,
     "qwen2_moe": _GATED,
+    "qwen2_vl_text": _GATED,
     "qwen3": _GATED,
     "qwen3_moe": _GATED,
+    "qwen3_vl_moe_text": _GATED,
+    "qwen3_vl_text": _GATED,
     "seed_oss": _GATED,
     "smollm3": _GATED,
     "stablelm": _GATED,

@@ -18,6 +18,7 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from core.engine.engine_params import GPUS, MODELS, knows_model
+from core.engine.image_rule import ImageRule
 from core.types import Loop, Mode
 from pools import wire
 from pools.access import people
@@ -39,7 +40,7 @@ from pools.models import (
 )
 from pools.writes import ensure_pools
 from scheduler.control import epochs
-from scheduler.control.apply import gpu_memory, publish
+from scheduler.control.apply import fleet_messages, gpu_memory, publish
 from scheduler.control.snapshot import measured_overheads, published_profiles
 from scheduler.operations import overrides
 from scheduler.operations.configure import consequences
@@ -174,6 +175,13 @@ def test_messages_carry_the_shape_beside_the_name(redis_client: redis.Redis) -> 
     older = json.loads(wire.encode(node.instances[0]))
     del older["shape"]
     assert wire.decode(json.dumps(older), wire.DesiredInstance).shape == ""
+
+
+def test_gateways_hear_how_many_tokens_images_take(test_data: Path) -> None:
+    service_of(card_of(test_data, "gemma"), H100, 1)
+    (entry,) = fleet_messages.fleet_snapshot(timezone.now(), 1).services
+    assert entry.images == ImageRule(fixed_tokens=256)
+    assert wire.decode(wire.encode(entry), wire.FleetService) == entry
 
 
 def test_figures_of_a_shape_are_those_that_the_ledger_and_loops_go_by(redis_client: redis.Redis) -> None:

@@ -26,7 +26,7 @@ LLAVA = {"model_type": "llava", "vision_config": {"patch_size": 14, "image_size"
         ({"model_type": "qwen3_vl"}, (320, 320), 100),  # squares of 32 px, by default
         (LLAVA, (50, 5000), 576),
         (LLAVA | {"vision_feature_select_strategy": "full"}, (50, 50), 577),
-        ({"model_type": "gemma3", "mm_tokens_per_image": 256, "vision_config": {"patch_size": 14}}, (9, 9), 256),
+        ({"model_type": "gemma3"}, (9, 9), 256),
         (PIXTRAL, (1024, 1024), 64 * 65),  # each row ends with a token of its own
         (PIXTRAL, (2048, 1024), 32 * 65),
         (MISTRAL, (1540, 28), 56),
@@ -41,7 +41,7 @@ def test_image_takes_the_tokens_of_its_models_rule(config: dict[str, Any], size:
 @pytest.mark.parametrize(
     "config",
     [
-        *(None, {}, {"model_type": "llama"}, {"model_type": "gemma3"}, {"model_type": "gemma3_text"}),
+        *(None, {}, {"model_type": "llama"}, {"model_type": "gemma3_text"}),
         {"model_type": "llava", "vision_config": "none"},
         {"model_type": "llava", "vision_config": {"patch_size": 0}},
         {"model_type": "qwen2_vl", "vision_config": {"patch_size": "x"}},

@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from core.engine.engine_model import engine_model
+from core.engine.image_rule import image_rule_of
 from core.engine.model_config import BadConfig
 from core.engine.model_shape import is_key
 from pools.model_files.hugging_face import fetch, parse, shape_from, shape_of_document
@@ -59,6 +60,30 @@ def test_parameters_are_counted_from_the_shape() -> None:
 def test_fine_tunes_share_their_bases_shape() -> None:
     tuned = {**LLAMA, "architectures": ["Other"], "max_position_embeddings": 8192, "eos_token_id": 7}
     assert shape_of_document(tuned, "tuned").key == shape_of_document(LLAMA, "base").key
+
+
+_QWEN = {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28}
+_QWEN |= {"num_key_value_heads": 4, "vocab_size": 152064}
+
+
+@pytest.mark.parametrize(
+    ("base", "kind", "nested"),
+    [
+        ("qwen2", "qwen2_vl", False),
+        ("qwen2", "qwen2_5_vl", False),
+        ("qwen2", "qwen2_5_vl", True),
+        ("qwen3", "qwen3_vl", True),
+    ],
+)
+def test_model_that_reads_images_has_its_language_models_shape_and_a_rule_of_its_own(
+    base: str, kind: str, nested: bool
+) -> None:
+    text = _QWEN | {"tie_word_embeddings": False}
+    config = {"text_config": text, "tie_word_embeddings": False} if nested else text
+    shape = shape_of_document(config | {"model_type": kind, "torch_dtype": "bfloat16"})
+    assert shape.key == shape_of_document(text | {"model_type": base, "torch_dtype": "bfloat16"}).key
+    assert image_rule_of({"model_type": kind}) is not None
+    assert image_rule_of({"model_type": base}) is None
 
 
 def test_experts_count_as_all_and_as_active() -> None:
