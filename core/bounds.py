@@ -59,6 +59,9 @@ _BY_NAME: Mapping[str, Bound] = {
     "index": _TINY,
     "rank": _TINY,
     "warm": Bound(0.0, 10_000.0),
+    "service.weight": Bound(0.001, 1000.0),  # beside other services, where GPUs are scarce
+    "min_gpus": _COUNT,
+    "max_gpus": _COUNT,
     "max_model_len": Bound(1.0, 1e9),
     "input_min": _TOKENS,
     "input_max": _TOKENS,

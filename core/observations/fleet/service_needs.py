@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from core.algorithms.fleet.gpu_parts import EQUAL, Share
 from core.algorithms.fleet.sharing import Lack, Place, ServiceNeed
 from core.observations.demand.class_view import ClassView
 from core.policy.knobs import Knobs
@@ -19,6 +20,7 @@ def service_need(
     classes: Sequence[ClassView],
     sites_of: Callable[[Mode], Collection[str]],
     knobs: Knobs,
+    share: Share = EQUAL,
 ) -> ServiceNeed:
     """Returns the need of a service.
 
@@ -26,6 +28,7 @@ def service_need(
         used: GPUs that its pools have.
         workers: Its instances by class and mode.
         sites_of: Where it may have more of a mode.
+        share: What its operator says of its part.
     """
     able = [own for own in classes if own.servable]
     groups = [[own] for own in able] if knobs.class_instances else [able] if able else []
@@ -35,7 +38,7 @@ def service_need(
         names = {own.demand.name for own in group}
         rps -= sum(n * carries.get(mode, 0.0) for (of_class, mode), n in workers.items() if of_class in names)
         lacks.append(Lack(rps, {(site, mode): own for mode, own in carries.items() for site in sites_of(mode)}))
-    return ServiceNeed(name, used, tuple(lacks))
+    return ServiceNeed(name, used, tuple(lacks), share)
 
 
 def _together(classes: Collection[ClassView], most_tp: int) -> tuple[float, dict[Mode, float]]:

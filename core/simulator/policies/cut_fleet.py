@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from core.algorithms.fleet.sharing import NodeGpus, claims
+from core.algorithms.fleet.sharing import Claims
 from core.observations.demand.class_view import ClassView, partition_option
 from core.observations.limits import class_limits, planned
 from core.observations.request.request_configs import first_parts
@@ -85,13 +85,14 @@ class CutFleet:
         config = shared_out_config(self.policy.knobs, self.policy.knobs.tp)
         views = {service.info.name: self._views(service, view) for service in self.services}
         for service in self.services:
-            before, nodes = service.plan, self._left(service, views)
+            before, found = service.plan, self._claims(views)
+            nodes = found.left(service.info.name)
             option = partition_option(service.partition.name, views[service.info.name])
             service.plan, effects = gpu_cut.cut(
                 self.world, service.info, nodes, option, config, before, view.now_s, self._period_s
             )
             why = effects.rationale
-            made = loops.decision(view, Loop.CARBON, why.reason, why.summary)
+            made = loops.decision(view, Loop.CARBON, why.reason, why.summary + found.short(service.info.name))
             decisions.append(loops.with_faults(made, views[service.info.name]))
             if before is not None and service.plan != before:
                 commands.append(Assign(self._cell_pools(service)))
@@ -109,17 +110,14 @@ class CutFleet:
             found.append(class_view(self.world, service.info, own, cells, view, self._period_s, 1, modes))
         return found
 
-    def _left(self, service: _Service, views: Mapping[str, Sequence[ClassView]]) -> Sequence[NodeGpus]:
-        """Returns the nodes as the service may plan with them, beside what others have and need."""
-        if len(self.services) == 1:
-            return self.world.nodes
-        needs = [
+    def _claims(self, views: Mapping[str, Sequence[ClassView]]) -> Claims:
+        """Returns what each service has and needs of the nodes."""
+        return self.world.claims(
             gpu_cut.need(
                 self.world, own.info, own.plan.workers if own.plan else {}, views[own.info.name], self.policy.knobs
             )
             for own in self.services
-        ]
-        return claims(self.world.nodes, needs).left(service.info.name)
+        )
 
     # -- what follows ----------------------------------------------------------------------------------
 

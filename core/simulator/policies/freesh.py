@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from core.algorithms.clock.primal_dual import PrimalDualConfig
 from core.algorithms.fleet.fleet_problem import NegativeIntensity, Objective
-from core.algorithms.fleet.sharing import Lack, NodeGpus, ServiceNeed, claims
+from core.algorithms.fleet.sharing import Claims, Lack, NodeGpus, ServiceNeed
 from core.controllers.clock import frequency
 from core.controllers.fleet import scale, shard
 from core.controllers.fleet.carbon import CarbonConfig
@@ -153,13 +153,13 @@ class Freesh:
         after it."""
         commands: list[SimCommand] = []
         for service in self.services:
-            obs, failed = self._carbon_observation(service, view)
+            obs, failed, short = self._carbon_observation(service, view)
             plan, effects, service.unknown = planned(service.plan, obs, self.carbon_config, unknown=service.unknown)
             reason, summary = effects.rationale.reason, effects.rationale.summary
             if failed:
                 reason = Reason.INFEASIBLE
                 summary = " ".join([summary, *failed])
-            decisions.append(loops.decision(view, Loop.CARBON, reason, summary))
+            decisions.append(loops.decision(view, Loop.CARBON, reason, summary + short))
             if plan is not None and (plan is not service.plan or not service.workers):
                 commands += self._adopt(service, plan)
             service.plan = plan
@@ -199,6 +199,7 @@ class Freesh:
         views = self._class_views(service, view, period_s, loop_steps(period_s, step_s))
         self._weigh(service, views)
         shared = Loop.CARBON not in self.config.loops and bool(service.workers)
+        short = self._claims(view).short(service.info.name) if shared else ""
         keys = sorted(service.budgets)
         for group in [[key] for key in keys] if shared else [keys]:
             if shared:
@@ -211,7 +212,7 @@ class Freesh:
                 _, effects = asking.step(scale.step, None, obs, self.pool_config)
                 self._take(service, effects)
                 reason, summary = effects.rationale.reason, effects.rationale.summary
-            decisions.append(loops.decision(view, Loop.SCALE, reason, summary))
+            decisions.append(loops.decision(view, Loop.SCALE, reason, summary + short))
 
     def shard(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         period_s = self.config.shard_period_s
@@ -267,10 +268,12 @@ class Freesh:
             for n, info in enumerate(partition.classes)
         }
 
-    def _carbon_observation(self, service: _Service, view: FleetView) -> tuple[CarbonObservation, list[str]]:
+    def _carbon_observation(self, service: _Service, view: FleetView) -> tuple[CarbonObservation, list[str], str]:
+        """Returns what the carbon loop is given; why classes of a partition find no mode, and what GPUs are short."""
         c = self.config
         steps = max(1, round(c.carbon_period_s / c.step_s))
-        left = self._left(service, view)
+        found = self._claims(view)
+        left = found.left(service.info.name)
         ahead = [site_ahead(self.world, site, view.now_s, c.step_s, steps) for site in self.world.sites]
         sites = tuple(
             SiteView(own.name, self._offered(service, own.name, left), own.pue, own.g_per_kwh, own.usd_per_kwh)
@@ -283,13 +286,11 @@ class Freesh:
             views = self._views_of(service, partition, view, c.carbon_period_s, steps)
             failed += [f"{partition.name} {seen.input_faults}" for seen in views.values() if seen.input_faults]
             options.append(partition_option(partition.name, list(views.values())))
-        return CarbonObservation(view.now_s, c.step_s, sites, tuple(options)), failed
+        return CarbonObservation(view.now_s, c.step_s, sites, tuple(options)), failed, found.short(service.info.name)
 
-    def _left(self, service: _Service, view: FleetView) -> tuple[NodeGpus, ...]:
-        """Returns the nodes as the service may plan with them, beside what others have and need."""
-        if len(self.services) == 1:
-            return self.world.nodes
-        return claims(self.world.nodes, [self._need(own, view) for own in self.services]).left(service.info.name)
+    def _claims(self, view: FleetView) -> Claims:
+        """Returns what each service has and needs of the nodes."""
+        return self.world.claims(self._need(own, view) for own in self.services)
 
     def _need(self, service: _Service, view: FleetView) -> ServiceNeed:
         """Returns what the service's plan may use, and what each of its classes lacks of instances."""
@@ -311,7 +312,7 @@ class Freesh:
                 for mode in self.world.modes(service.info, site)
             }
             lacks.append(Lack(rps, carries))
-        return ServiceNeed(service.info.name, used, tuple(lacks))
+        return ServiceNeed(service.info.name, used, tuple(lacks), service.info.share)
 
     def _offered(self, service: _Service, site: str, left: Sequence[NodeGpus]) -> dict[str, int]:
         """Returns the site's GPUs by type that the service has templates for, of the nodes left to it."""
@@ -325,7 +326,7 @@ class Freesh:
     def _own_and_free(self, service: _Service, key: PoolKey, view: FleetView) -> dict[str, int]:
         """Counts GPUs by type, without a carbon loop: those of the pool's workers, and those that no pool of its site
         wants."""
-        free = self._offered(service, key.site, self._left(service, view))
+        free = self._offered(service, key.site, self._claims(view).left(service.info.name))
         for other, workers in service.workers.items():
             if other.site == key.site and other != key:
                 for name, count in gpus_of(workers).items():

@@ -75,4 +75,4 @@ def need(
     def sites_of(mode: Mode) -> list[str]:
         return [site.name for site in world.sites if world.template(service, site.name, mode)]
 
-    return service_need(service.name, gpus, workers, classes, sites_of, knobs)
+    return service_need(service.name, gpus, workers, classes, sites_of, knobs, service.share)

@@ -2,7 +2,7 @@
 
 Each service has a slice: whole nodes of one site, or of one type of GPU, and on them a policy of its own that sees no
 other service. Slices are made once, from what is declared (`core.algorithms.fleet.sharing.whole_nodes`). A service that
-is alone has the whole fleet.
+is alone has the whole fleet, up to its ceiling.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class Lot(StrEnum):
 
 
 def slices(world: World, lot: Lot) -> tuple[World, ...]:
-    """Returns a world for each service; the world itself when it is one service's.
+    """Returns a world for each service; the world itself when it is one service's that has no ceiling.
 
     Raises:
         SimulationError: There is no node for one of the services.
     """
-    if len(world.services) == 1:
+    if len(world.services) == 1 and world.services[0].share.max_gpus is None:
         return (world,)
     seen = {
         service.name: class_view(
@@ -87,11 +87,12 @@ def slices(world: World, lot: Lot) -> tuple[World, ...]:
 
     needs = {name: _HEADROOM * own.demand.demand_rps[0] for name, own in seen.items()}
     try:
-        shared = whole_nodes(world.nodes, needs, carries, lambda node: _lot_of(node, lot))
+        shares = {name: own.share for name, own in services.items()}
+        shared = whole_nodes(world.nodes, needs, carries, lambda node: _lot_of(node, lot), shares)
     except ValueError as error:
         raise SimulationError(
-            f"service {error} finds no part of the fleet: each needs a node for itself on which its model fits; give "
-            "the sites more nodes, or its group more tp_choices, or take another policy"
+            f"service {error} finds no part of the fleet: each needs a node for itself on which its model fits, within "
+            "its max_gpus; give the sites more nodes, or its group more tp_choices, or take another policy"
         ) from error
     return tuple(_slice(world, service, shared[service.name]) for service in world.services)
 

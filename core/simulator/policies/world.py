@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from core.algorithms.fleet.sharing import NodeGpus
+from core.algorithms.fleet.gpu_parts import EQUAL, Share
+from core.algorithms.fleet.sharing import Claims, NodeGpus, ServiceNeed, claims
 from core.engine.overheads import Overheads
 from core.observations.demand.class_view import typical_lengths
 from core.observations.limits import LONG_ANSWER
@@ -93,7 +94,8 @@ class PartitionInfo:
 class ServiceInfo:
     """A service: its model and engine, and the partitions to choose from. The first is the one to begin with.
 
-    `long_tokens`: what one predicted length in a hundred exceeds.
+    `long_tokens`: what one predicted length in a hundred exceeds. `share`: what its operator says of its part of the
+    GPUs.
     """
 
     name: str
@@ -101,6 +103,7 @@ class ServiceInfo:
     partitions: tuple[PartitionInfo, ...]
     engine: str = "vllm-v1"
     long_tokens: float = LONG_ANSWER * PRIOR_OUTPUT_TOKENS
+    share: Share = EQUAL
 
     def partition(self, name: str) -> PartitionInfo:
         """Returns the partition of a name. Where the service has none of the two that every policy knows: `whole` is
@@ -171,6 +174,13 @@ class World:
     @property
     def nodes(self) -> tuple[NodeGpus, ...]:
         return tuple(node for site in self.sites for node in site.nodes)
+
+    def claims(self, needs: Iterable[ServiceNeed]) -> Claims:
+        """Returns the claims of services. One that is alone, without a ceiling, may plan with everything: what it needs
+        is not asked for then."""
+        if len(self.services) == 1 and self.services[0].share.max_gpus is None:
+            return Claims(self.nodes, {}, {}, {})
+        return claims(self.nodes, tuple(needs))
 
     def site(self, name: str) -> SiteInfo:
         return next(site for site in self.sites if site.name == name)

@@ -380,7 +380,7 @@ def _service_info(scenario: Scenario, service: Service, first_cell: int) -> Serv
     model = service.model or scenario.groups[0].instances[0].model
     engine = next(g.instances[0].engine for g in scenario.groups if g.instances[0].model == model)
     partitions = tuple(_partition_info(p, service.cells, first_cell) for p in service.partitions)
-    return ServiceInfo(service.name, model, partitions, engine)
+    return ServiceInfo(service.name, model, partitions, engine, share=service.share)
 
 
 def _partition_info(partition: Partition, cells: Cells, first_cell: int) -> PartitionInfo:

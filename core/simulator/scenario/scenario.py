@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from core import safe_yaml
+from core.algorithms.fleet.gpu_parts import EQUAL, Share
 from core.engine import gpu_types
 from core.engine.engine_model import UnknownConfiguration, engine_model, gpu
 from core.engine.engine_params import FITTED, split_fault
@@ -75,6 +76,7 @@ class Service:
     declared: tuple[DeclaredLoad, ...] | None = ()
     model: str | None = None  # None: whatever the fleet runs
     decode: bool = True  # False: a model of one pass, whose only token is its answer
+    share: Share = EQUAL  # of the GPUs
 
     @property
     def classes(self) -> tuple[ClassSpec, ...]:
@@ -261,10 +263,23 @@ def _services(root: Section, folder: Path) -> tuple[Service, ...]:
                 declared=_declared(section) if "declared" in section.names() else declared,
                 model=section.text("model", "") or None,
                 decode=section.flag("decode", True),
+                share=_share(section),
             )
         )
         section.finish()
     return tuple(found)
+
+
+def _share(section: Section) -> Share:
+    """Reads what an operator says of a service's part of the GPUs: `weight`, `min_gpus`, `max_gpus`."""
+    weight = section.number("weight", EQUAL.weight, above=0.0)
+    assert weight is not None
+    least, most = section.integer("min_gpus", EQUAL.min_gpus, least=0), section.maybe_integer("max_gpus", least=1)
+    try:
+        return Share(weight, least, most)
+    except ValueError as error:
+        key, _, words = str(error).partition(": ")
+        raise section.error(key, words) from None
 
 
 def _declared(section: Section) -> tuple[DeclaredLoad, ...] | None:

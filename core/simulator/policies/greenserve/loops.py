@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from core.algorithms.fleet.sharing import Lack, NodeGpus, ServiceNeed, claims
+from core.algorithms.fleet.sharing import Claims, Lack, ServiceNeed
 from core.algorithms.fleet.site_mix import Offer, SiteMode, kept_by_some, most_load_rps
 from core.controllers.clock import clock_profile
 from core.controllers.clock.clock_profile import InstanceLoad
@@ -108,7 +108,7 @@ class _Service:
         for (site, mode), count in self.wanted.items():
             used[site, "", mode.gpu] += count * mode.tp
             lack_rps -= count * carries.get((site, mode), 0.0)
-        return ServiceNeed(self.name, used, (Lack(lack_rps, carries),))
+        return ServiceNeed(self.name, used, (Lack(lack_rps, carries),), self.demand.service.share)
 
     def highest_w(self, site: str, view: FleetView) -> float:
         """Returns the watts that its instances at a site draw at most."""
@@ -121,7 +121,7 @@ class Greenserve:
 
     def __init__(self, config: GreenserveConfig, world: World) -> None:
         world = replace(world, templates=tuple(_with_rules(spec, config, world.overheads) for spec in world.templates))
-        self.config, self.world, self._nodes = config, world, world.nodes
+        self.config, self.world = config, world
         self.services = [
             _Service((n,) if config.split is None else (n, len(world.services) + n), ServiceDemand(config, world, info))
             for n, info in enumerate(sorted(world.services, key=lambda info: info.name))
@@ -173,11 +173,9 @@ class Greenserve:
         prompts = zip(names, handed_over, strict=True)
         return (*(PoolPlan(name, by_turns, to, spills=(name + SECOND,)) for name, to in prompts), *answers)
 
-    def _left(self, own: _Service) -> tuple[NodeGpus, ...]:
-        """Returns the nodes as a service may plan with them, beside what others have and need."""
-        if len(self.services) == 1:
-            return self._nodes
-        return claims(self._nodes, [each.need() for each in self.services]).left(own.name)
+    def _claims(self) -> Claims:
+        """Returns what each service has and needs of the nodes."""
+        return self.world.claims(each.need() for each in self.services)
 
     def _caps_w(self, own: _Service, view: FleetView) -> dict[str, float]:
         """Returns the most that the service's instances may draw at sites with a cap, beside those of others."""
@@ -187,8 +185,9 @@ class Greenserve:
 
     def scale(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         for own in self.services:
-            effects = self._ask(own, view, own.demand.look(view))
-            decisions.append(loops.decision(view, Loop.SCALE, effects.rationale.reason, effects.rationale.summary))
+            why = self._ask(own, view, own.demand.look(view)).rationale
+            summary = why.summary + self._claims().short(own.name)
+            decisions.append(loops.decision(view, Loop.SCALE, why.reason, summary))
         return self.fleet.reweigh(view)
 
     def _ask(self, own: _Service, view: FleetView, rates_rps: tuple[float, ...]) -> Effects:
@@ -199,7 +198,7 @@ class Greenserve:
         if self.config.error_budget:
             own.budget = spent(own.budget, view.now_s, d.load, own.offers, d.ended(view))
         pool = PoolNow(
-            d.room(self._left(own)),
+            d.room(self._claims().left(own.name)),
             self._caps_w(own, view),
             own.standing(view),
             int(
@@ -231,7 +230,7 @@ class Greenserve:
 
     def _want_all(self, own: _Service) -> None:
         """Asks for every GPU that others leave, in the largest instances."""
-        left = self._left(own)
+        left = self._claims().left(own.name)
         own.wanted = {}
         for site in self.world.sites:
             modes = self.world.modes(own.demand.service, site.name)

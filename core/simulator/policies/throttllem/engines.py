@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from core.algorithms.fleet.sharing import NodeGpus, ServiceNeed, claims
+from core.algorithms.fleet.sharing import NodeGpus, ServiceNeed
 from core.controllers.fleet.autoscale import AutoscaleConfig
 from core.engine.overheads import cold_start_s
 from core.observations.demand.class_view import ClassView, partition_option
@@ -112,5 +112,4 @@ def take_first(services: Sequence[ServiceEngines], world: World) -> None:
         SimulationError: There is no room for the engines of one.
     """
     for service in sorted(services, key=lambda own: own.pool):
-        found = claims(world.nodes, [own.need() for own in services]) if len(services) > 1 else None
-        service.take(world.nodes if found is None else found.left(service.pool))
+        service.take(world.claims(own.need() for own in services).left(service.pool))

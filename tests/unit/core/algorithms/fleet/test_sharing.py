@@ -1,10 +1,12 @@
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.algorithms.fleet.sharing import Lack, NodeGpus, ServiceNeed, claims, fair_parts, whole_nodes
+from core.algorithms.fleet.gpu_parts import EQUAL, Ask, Share, gpu_parts
+from core.algorithms.fleet.sharing import Lack, NodeGpus, ServiceNeed, Shortage, claims, whole_nodes
 from core.types import Mode
 
 A = "A100-80GB"
@@ -13,33 +15,15 @@ CARRIES = {("here", Mode(A, tp)): rps for tp, rps in ((1, 1.0), (2, 2.5), (4, 6.
 LARGE = {("here", Mode(A, 4)): 2.0}
 
 
-def need(name: str, used: dict[str, int] | None = None, *lacks: float, carries=CARRIES) -> ServiceNeed:
+def need(
+    name: str, used: dict[str, int] | None = None, *lacks: float, carries=CARRIES, share: Share = EQUAL
+) -> ServiceNeed:
     at = {("here", node, A): gpus for node, gpus in (used or {}).items()}
-    return ServiceNeed(name, at, tuple(Lack(rps, carries) for rps in lacks))
+    return ServiceNeed(name, at, tuple(Lack(rps, carries) for rps in lacks), share)
 
 
 def gpus(own) -> int:
     return sum(own.values())
-
-
-NEEDS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 40), min_size=1)
-
-
-@given(st.integers(0, 60), NEEDS)
-def test_fair_parts_give_small_needs_in_full_and_the_rest_equally(total, needs):
-    parts = fair_parts(total, needs, dict.fromkeys(needs, 0))
-    assert sum(parts.values()) == min(total, sum(needs.values()))
-    assert all(parts[name] <= needs[name] for name in needs)
-    short = [parts[name] for name in needs if parts[name] < needs[name]]
-    assert not short or max(parts.values()) - min(short) <= 1
-
-
-@given(st.integers(0, 60), NEEDS, st.integers(0, 12))
-def test_fair_parts_begin_with_what_everybody_needs_at_least(total, needs, least):
-    parts = fair_parts(total, needs, dict.fromkeys(needs, least))
-    if sum(min(least, need) for need in needs.values()) <= total:
-        assert all(parts[name] >= min(least, need) for name, need in needs.items())
-    assert sum(parts.values()) == min(total, sum(needs.values()))
 
 
 def test_all_is_left_when_a_service_is_alone():
@@ -123,7 +107,9 @@ def test_what_is_left_to_a_service_has_its_own_claims_in_it(services):
 def test_only_what_a_service_has_above_its_fair_part_is_taken_from_it(services):
     found = claims(NODES, services)
     smallest = {own.name: sum(min(m.tp for _, m in lack.carries) for lack in own.lacks) for own in services}
-    parts = fair_parts(20, {own.name: 20 for own in services}, smallest)  # those of real needs are no smaller
+    unit = {own.name: min((m.tp for lack in own.lacks for _, m in lack.carries), default=1) for own in services}
+    asks = {own.name: Ask(20, frozenset({A}), unit[own.name], smallest[own.name]) for own in services}
+    parts = gpu_parts({A: 20}, asks)  # those of real needs are no smaller
     for own in services:
         assert gpus(found.used[own.name]) >= min(gpus(own.used), parts[own.name])
 
@@ -143,17 +129,91 @@ def test_somebody_with_more_than_an_equal_part_leaves_nobody_without(services):
         assert all(node.gpus < fits for node in found.left(own.name))
 
 
+# -- shares, and what is short ---------------------------------------------------------------------
+
+
+def left_to(found, name: str) -> int:
+    return sum(node.gpus for node in found.left(name))
+
+
+def test_heavier_service_takes_back_more():
+    all_of_it = {"n0": 8, "n1": 4, "n2": 8}
+    parts = [
+        left_to(claims(NODES, [need("chat", all_of_it), need("code", {}, 60.0, share=Share(weight))]), "code")
+        for weight in (0.5, 1.0, 3.0)
+    ]
+    assert parts == [7, 10, 15]
+
+
+def test_what_a_service_has_more_than_enough_of_is_no_need():
+    """It carries 36 requests/s with 24 too many: 16 GPUs at best."""
+    every = {"n0": 8, "n1": 4, "n2": 8}
+    found = claims(NODES, [need("chat", every, -24.0), need("code", {}, 24.0, carries=LARGE)])
+    assert left_to(found, "code") == 16
+
+
+def test_ceiling_binds_a_service_that_is_alone():
+    found = claims(NODES, [need("chat", {"n2": 3}, 60.0, share=Share(max_gpus=6))])
+    assert {node.node: node.gpus for node in found.left("chat")} == {"n2": 3, "n1": 3}
+    above = claims(NODES, [need("chat", {"n0": 8, "n2": 3}, 60.0, share=Share(max_gpus=6))])
+    assert left_to(above, "chat") == 6
+
+
+def test_shortage_says_what_was_wanted_and_who_has_it():
+    nodes = (NodeGpus("here", "n0", A, 8), NodeGpus("far", "n1", A, 8))
+    chat = need("chat", {}, 12.0, carries={("here", Mode(A, 4)): 4.0})
+    code = ServiceNeed("code", {("here", "n0", A): 4, ("far", "n1", A): 8}, (Lack(4.0, chat.lacks[0].carries),))
+    code = replace(code, share=Share(min_gpus=12))
+    found = claims(nodes, [chat, code])
+    assert found.shortages["chat"] == Shortage(12, 4, 8.0, others={"code": 4})
+    words = found.shortages["chat"].text("chat")
+    assert words == (
+        "chat gets 4 of the 12 GPUs that it needs, and 8 requests/s find no instance: of those that it can run on, "
+        "code has 4."
+    )
+
+
+def test_shortage_by_its_own_ceiling_is_nobody_elses():
+    found = claims(NODES, [need("chat", {}, 12.0, share=Share(max_gpus=4)), need("code", {"n0": 2}, 1.0)])
+    assert found.shortages == {"chat": Shortage(8, 4, 7.5, max_gpus=4)}
+    assert found.shortages["chat"].text("chat").endswith("requests/s find no instance: its ceiling is 4.")
+
+
+def test_service_that_gives_back_what_it_needs_is_short():
+    found = claims(NODES, [need("chat", {"n0": 8, "n1": 4, "n2": 8}), need("code", {}, 12.0)])
+    assert found.shortages == {"chat": Shortage(20, 12, 0.0, others={"code": 8})}
+
+
+def test_nothing_is_short_when_there_is_room():
+    assert claims(NODES, [need("chat", {"n0": 5}, 1.0), need("code", {}, 7.0)]).shortages == {}
+
+
+def test_shortage_without_anybody_else_is_the_fleets():
+    found = claims(NODES, [need("chat", {}, 60.0), need("code", {})])
+    assert "there are no more on which an instance of it fits" in found.shortages["chat"].text("chat")
+
+
 # -- whole nodes -----------------------------------------------------------------------------------
 
 
-def share(nodes, needs, able=lambda name, node: True, lot=lambda node: node.site):
-    return whole_nodes(nodes, needs, lambda name, node: float(node.gpus) if able(name, node) else 0.0, lot)
+def share(nodes, needs, able=lambda name, node: True, lot=lambda node: node.site, **shares: Share):
+    return whole_nodes(nodes, needs, lambda name, node: float(node.gpus) if able(name, node) else 0.0, lot, shares)
 
 
 def test_nodes_of_one_site_go_to_the_service_that_is_carried_least():
     nodes = [NodeGpus("here", f"n{n}", A, 8) for n in range(6)]
     found = share(nodes, {"chat": 4.0, "code": 1.0})
     assert {name: len(own) for name, own in found.items()} == {"chat": 5, "code": 1}
+
+
+@pytest.mark.parametrize(
+    ("code", "nodes_of_code"),
+    [(Share(), 3), (Share(weight=2.0), 4), (Share(min_gpus=40), 5), (Share(max_gpus=16), 2), (Share(0.5), 2)],
+)
+def test_whole_nodes_go_by_weight_floor_and_ceiling(code, nodes_of_code):
+    nodes = [NodeGpus("here", f"n{n}", A, 8) for n in range(6)]
+    found = share(nodes, {"chat": 4.0, "code": 4.0}, code=code)
+    assert {name: len(own) for name, own in found.items()} == {"chat": 6 - nodes_of_code, "code": nodes_of_code}
 
 
 def test_services_take_sites_of_their_own_when_there_are_several():

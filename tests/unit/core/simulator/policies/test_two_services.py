@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -10,10 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.algorithms.fleet.gpu_parts import Share
 from core.policy.presets import PRESETS
 from core.simulator import shipped_scenarios
 from core.simulator.kernel.commands import OFF, Answer, FleetView
 from core.simulator.policies import POLICIES, CellLoad, build
+from core.simulator.policies.greenserve import GreenserveConfig
+from core.simulator.policies.greenserve.loops import Greenserve
+from core.simulator.policies.loops import Decisions
+from core.simulator.policies.view_observations import first_view
+from core.simulator.policies.world import World
 from core.simulator.runs.runner import Run, requests_of, run_scenario
 from core.simulator.scenario.layout import world_of
 from core.simulator.scenario.scenario import Scenario, policy_of, read_scenario
@@ -67,18 +74,21 @@ def test_both_services_are_served_on_gpus_of_their_own(policy: str) -> None:
         assert used <= found.site_fleets[site].gpus[gpu] + 1e-6
 
 
-def first_fleet(policy: str, found: Scenario, rps: dict[str, float], *sites: str) -> Counter[tuple[str, str, str, int]]:
-    """Instances by (model, site, GPU type, TP degree) when so many requests a second of each service are declared.
-
-    `sites`: those that there are; none given: all.
-    """
+def declared_world(found: Scenario, rps: dict[str, float], *sites: str) -> World:
+    """The scenario's world when so many requests a second of each service are declared. `sites`: those that there are;
+    none given: all."""
     cells = {service.name: len(service.cells) for service in found.services}
     declared = tuple(CellLoad(rps[name] / count, 1155.0, 211.0) for name, count in cells.items() for _ in range(count))
     world = world_of(found, declared)
-    if sites:
-        here = tuple(site for site in world.sites if site.name in sites)
-        world = replace(world, sites=here, templates=tuple(s for s in world.templates if s.site in sites))
-    plan = build(policy_of(found, policy), world)
+    if not sites:
+        return world
+    here = tuple(site for site in world.sites if site.name in sites)
+    return replace(world, sites=here, templates=tuple(s for s in world.templates if s.site in sites))
+
+
+def first_fleet(policy: str, found: Scenario, rps: dict[str, float], *sites: str) -> Counter[tuple[str, str, str, int]]:
+    """Instances by (model, site, GPU type, TP degree) in such a world."""
+    plan = build(policy_of(found, policy), declared_world(found, rps, *sites))
     specs = (member.spec for member in plan.members)
     return Counter((spec.model, spec.site, spec.gpu, spec.tp) for spec in specs)
 
@@ -87,6 +97,43 @@ def first_fleet(policy: str, found: Scenario, rps: dict[str, float], *sites: str
 def test_first_fleet_is_the_same_when_services_come_in_another_order(policy: str) -> None:
     found, rps = scenario(), {"70b": 3.0, "8b": 6.0}
     assert first_fleet(policy, found, rps) == first_fleet(policy, replace(found, services=found.services[::-1]), rps)
+
+
+def shared(policy: str, rps: dict[str, float], **shares: Share) -> Counter[str]:
+    """GPUs of each model at one site of 14, which both services want whole."""
+    found = scenario()
+    own = tuple(replace(service, share=shares.get(f"of_{service.name}", Share())) for service in found.services)
+    gpus: Counter[str] = Counter()
+    for (model, _, _, tp), count in first_fleet(policy, replace(found, services=own), rps, "location-2").items():
+        gpus[model] += tp * count
+    return gpus
+
+
+SCARCE = {"70b": 60.0, "8b": 900.0}
+
+
+@pytest.mark.parametrize("policy", ["greenserve", "single_pool", "throttllem"])
+def test_weights_share_a_site_that_both_want_whole(policy: str) -> None:
+    small, large = (shared(policy, SCARCE, of_8b=Share(weight))["Llama3-8B"] for weight in (0.25, 4.0))
+    assert 0 < small < large
+
+
+@pytest.mark.parametrize("policy", ["greenserve", "freesh", "single_pool", "throttllem"])
+def test_service_stays_below_its_ceiling(policy: str) -> None:
+    assert 0 < shared(policy, SCARCE, of_8b=Share(weight=9.0, max_gpus=5))["Llama3-8B"] <= 5
+
+
+def test_decisions_say_whom_scarcity_costs_what_and_why() -> None:
+    world, found = declared_world(scenario(), SCARCE, "location-2"), policy_of(scenario(), "greenserve")
+    assert isinstance(found, GreenserveConfig)
+    policy, decisions = Greenserve(found, world), Decisions()
+    policy.begin()
+    policy.scale(first_view(world), decisions)
+    of_70b, of_8b = (made.summary for made in decisions)
+    assert re.search(
+        r"70b gets \d+ of the \d+ GPUs that it needs, and [0-9.]+ requests/s find no instance: .* 8b has", of_70b
+    )
+    assert re.search(r"8b gets \d+ of the \d+ GPUs that it needs.* 70b has", of_8b)
 
 
 @pytest.mark.parametrize("policy", ["freesh", "min_energy", "freesh_baseline", "greenserve"])

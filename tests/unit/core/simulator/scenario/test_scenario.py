@@ -14,6 +14,7 @@ import polars
 import pytest
 from click.testing import CliRunner
 
+from core.algorithms.fleet.gpu_parts import Share
 from core.algorithms.queue.queueing import WINDOW_FACTOR
 from core.controllers.fleet.scale_threshold import ScaleThresholdConfig
 from core.controllers.fleet.shard_threshold import ShardThresholdConfig
@@ -24,7 +25,7 @@ from core.simulator.kernel.outcome import Outcome
 from core.simulator.policies import FreeshConfig, ThresholdConfig
 from core.simulator.runs import runner
 from core.simulator.runs.runner import Loader, capacity, requests_of, run_scenario
-from core.simulator.scenario.scenario import DeclaredLoad, policy_of, read_scenario
+from core.simulator.scenario.scenario import DeclaredLoad, Scenario, policy_of, read_scenario
 from greenserve.cli import cli
 from greenserve.env import ROOT
 from tests.oracles.token_by_token import REFERENCE
@@ -136,6 +137,28 @@ def test_every_request_is_served_when_the_policy_changes(small: Path, policy: st
 def test_scenario_is_refused_when_a_field_is_wrong(small: Path, setting: str, message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
         read_scenario(small, [setting])
+
+
+def two_services(*settings: str) -> Scenario:
+    return read_scenario(SCENARIOS / "two-services.yaml", [f"services.8b.{setting}" for setting in settings])
+
+
+def test_services_say_their_part_of_the_gpus() -> None:
+    parts = {own.name: own.share for own in two_services("weight=2", "min_gpus=4", "max_gpus=8").services}
+    assert parts == {"70b": Share(), "8b": Share(2.0, 4, 8)}
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("max_gpus=2", r"services.8b.max_gpus: 2 is below min_gpus, 4; raise it, or lower min_gpus"),
+        ("weight=0", r"services.8b.weight: must be above 0"),
+        ("min_gpus=-1", r"services.8b.min_gpus: must be at least 0"),
+    ],
+)
+def test_part_that_cannot_be_meant_is_refused(setting: str, message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        two_services("min_gpus=4", setting)
 
 
 def test_scenario_is_refused_when_it_can_never_serve_its_load(small: Path) -> None:
