@@ -10,6 +10,7 @@ from core.algorithms.fleet.fleet_problem import NegativeIntensity, Objective
 from core.controllers.clock.clock_profile import ProfileClockConfig
 from core.controllers.clock.muserve_clock import MuServeClockConfig
 from core.controllers.fleet.carbon import CarbonConfig
+from core.controllers.fleet.placement import PlacingConfig
 from core.controllers.fleet.pool_loop import PoolLoopConfig
 from core.controllers.fleet.right_size import RightSizeConfig
 from core.controllers.fleet.scale_dynamo import ScaleDynamoConfig
@@ -60,6 +61,11 @@ def right_size_config(knobs: Knobs, tuning: Tuning, period_s: float) -> RightSiz
         catch_up_s=own.catch_up_s,
         learn_s=own.learn_s,
     )
+
+
+def placing_config(tuning: Tuning) -> PlacingConfig:
+    """Returns the configuration of mu-Serve's placement."""
+    return PlacingConfig(tuning.placement.kind, tuning.placement.goal)
 
 
 def scale_dynamo_config(knobs: Knobs, tuning: Tuning, period_s: float) -> ScaleDynamoConfig:

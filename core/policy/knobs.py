@@ -224,7 +224,7 @@ class Knobs:
     @property
     def whole_sites(self) -> bool:
         """Says whether a pool's GPU budget is all that its site offers: a faster loop moves GPUs between the pools."""
-        return self.scale in ("dynamo", "throttle", "right_size", "threshold")
+        return self.scale in ("dynamo", "throttle", "placement", "right_size", "threshold")
 
     @property
     def in_servers(self) -> bool:
@@ -250,7 +250,7 @@ class Knobs:
         """Says whether a loop has nothing to decide: what it would decide on stays as it was set up."""
         still = {
             Loop.CARBON: self.carbon == "off" and not self.in_envelope,
-            Loop.SCALE: self.scale in ("static", "placement"),
+            Loop.SCALE: self.scale == "static",
             Loop.SHARD: self.shard == "off",
             Loop.CLOCK: self.clock == "fixed",
         }

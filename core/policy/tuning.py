@@ -12,7 +12,8 @@ from typing import Any
 
 from core.policy.value_rules import OneWorld, checked, setting
 
-_PLACED = OneWorld("simulator", "a live GPU is one instance's, so that there is no group to choose")
+_SHARED = OneWorld("simulator", "a live GPU is one instance's, so that no models share a device")
+_GUIDED = OneWorld("simulator", "live, placements are judged by profiles")
 _ENGINES = OneWorld("simulator", "live, as many engines run as the load needs")
 _LINK = OneWorld("simulator", "a live link is what the engines' connector makes of it")
 _AGES = OneWorld("simulator", "engines do not tell how long their requests have waited so far")
@@ -134,19 +135,21 @@ class ThrottleTuning:
 class PlacementTuning:
     """mu-Serve's placement of models (algorithm 2)."""
 
-    kind: str = setting("alpaserve", "whose placement", ("power_aware", "alpaserve"), only=_PLACED)
+    kind: str = setting("alpaserve", "whose placement", ("power_aware", "alpaserve"))
     max_devices: int | None = setting(
-        None, "devices of a model (CT)", unset="as many as a group has", least=1, only=_PLACED, most=10_000
+        None, "devices of a model (CT)", unset="as many as a group has", least=1, most=10_000
     )
     spread: float = setting(
-        0.1, "load difference up to which an empty device is taken first; 0: never", least=0.0, only=_PLACED, most=1e6
+        0.1,
+        "difference in sensitivity up to which partitions share a device while others are empty; 0: none does",
+        least=0.0,
+        only=_SHARED,
+        most=1e6,
     )
-    group_gpus: tuple[int, ...] = setting(
-        (), "sizes of groups that are tried", unset="all sizes", least=1, only=_PLACED, most=10_000
-    )
-    goal: float = setting(0.99, "attainment at which the search for groups may end", above=0.0, most=1.0, only=_PLACED)
+    group_gpus: tuple[int, ...] = setting((), "sizes of groups that are tried", unset="all sizes", least=1, most=10_000)
+    goal: float = setting(0.99, "attainment at which the search for groups may end", above=0.0, most=1.0)
     guide_s: float | None = setting(
-        None, "length of the search's simulations", unset="long enough", above=0.0, only=_PLACED
+        None, "length of the search's simulations", unset="long enough", above=0.0, only=_GUIDED
     )
 
 

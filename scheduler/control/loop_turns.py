@@ -12,7 +12,14 @@ from core.types import CarbonPlan, Command, Effects, Loop, Rationale, Reason
 from pools.models import Pool
 from scheduler.control.apply import budgets
 from scheduler.control.apply.budgets import Envelope
-from scheduler.control.steps import autoscale_step, dynamollm_steps, policy_steps, right_size_step, threshold_steps
+from scheduler.control.steps import (
+    autoscale_step,
+    dynamollm_steps,
+    placement_step,
+    policy_steps,
+    right_size_step,
+    threshold_steps,
+)
 from scheduler.control.steps.policy_steps import LoopTurn, Result
 from scheduler.control.turn_context import TurnContext
 from scheduler.models import ControllerState
@@ -22,7 +29,7 @@ STEPS: Mapping[tuple[Loop, str], Callable[[LoopTurn], Result]] = {
     (Loop.CARBON, "off"): policy_steps.shared_out_step,
     (Loop.SCALE, "fleet"): policy_steps.fleet_step,
     (Loop.SCALE, "static"): policy_steps.static_step,
-    (Loop.SCALE, "placement"): policy_steps.static_step,
+    (Loop.SCALE, "placement"): placement_step.scale,
     (Loop.SCALE, "dynamo"): dynamollm_steps.scale,
     (Loop.SCALE, "throttle"): autoscale_step.scale,
     (Loop.SCALE, "right_size"): right_size_step.scale,

@@ -47,7 +47,7 @@ IN_PLACE = "core.simulator.policies.dynamollm.loops.CHANGE"
 # Families of which both worlds take no step in common, and those whose simulated plan is made once, so that a live one
 # that stays is left out; and why.
 NO_STEP = {
-    "placement": "simulated models share GPUs, by mu-Serve's own search; a live GPU is one instance's",
+    "placement": "simulated models share GPUs, which are placed on by devices; a live GPU is one instance's",
 }
 ONCE = {
     "dynamo": "simulated servers are cut once, as in the paper; a live service's follow its nodes",

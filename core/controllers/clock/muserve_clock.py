@@ -17,6 +17,7 @@ from core.types import ClockObservation, Effects, Rationale, Reason, SetSmClock
 
 __all__ = [
     "EARLY_S",
+    "STARVED",
     "DeviceObservation",
     "MuServeClockConfig",
     "MuServeClockState",
@@ -27,6 +28,7 @@ __all__ = [
     "step",
 ]
 
+STARVED = 30  # actions in a row that wanted more than the top clock: half a minute of a short fleet
 EARLY_S = 0.1  # a look a little before its time counts as on time: else every other action would be a sample late
 
 

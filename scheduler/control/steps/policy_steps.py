@@ -24,10 +24,10 @@ from core.types import (
     Reason,
     ScaleTo,
 )
+from pools.models import Service
 from scheduler.control import active_operations, service_policy
 from scheduler.control.snapshot import snapshot
 from scheduler.control.snapshot.offered_nodes import all_nodes, offered_nodes, servers
-from scheduler.control.steps import model_groups
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import plan_from_json, plan_to_json, to_json, workers_from_json
 
@@ -119,7 +119,14 @@ def _nodes(context: TurnContext) -> tuple[NodeView, ...]:
     """Returns the nodes to share out; a scale loop that looks each few seconds itself leaves out what others claim."""
     if context.knobs.in_envelope:
         return all_nodes(context)
-    return model_groups.nodes_of(context) if context.knobs.scale == "placement" else offered_nodes(context)
+    peers = placed_together(context.service) if context.knobs.scale == "placement" else ()
+    return offered_nodes(context, peers)
+
+
+def placed_together(service: Service) -> list[Service]:
+    """Returns the other services whose models are placed together with a service's (mu-Serve 3.2)."""
+    others = Service.objects.exclude(pk=service.pk).order_by("name")
+    return [found for found in others if found.policy_knobs().scale == "placement"]
 
 
 def _largest_tp(context: TurnContext, nodes: Sequence[NodeView], option: PartitionOption) -> int:

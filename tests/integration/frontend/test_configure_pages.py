@@ -141,16 +141,16 @@ def test_tuning_is_set_in_a_folded_part_of_the_policys_form(service, admin_clien
     low = admin_client.post(url, data | {"policy": "dynamollm", "knob-threshold.kv_low": "0.9"})
     assert [row.name for row in low.context["tuning"] if row.error] == ["threshold.kv_low"]
 
-    given = {"policy": "dynamollm", "knob-dynamo.wave": "4", "knob-placement.goal": "0.9"}
+    given = {"policy": "dynamollm", "knob-dynamo.wave": "4", "knob-placement.spread": "0.9"}
     shown = admin_client.post(url, data | given | CONFIRMED, follow=True).content.decode()
 
     found = Service.objects.get(pk=service.pk)
     assert (found.policy, found.knobs) == (
         "dynamollm",
-        {"tuning": {"dynamo": {"wave": 4}, "placement": {"goal": 0.9}}},
+        {"tuning": {"dynamo": {"wave": 4}, "placement": {"spread": 0.9}}},
     )
     assert found.own_policy().tuning.dynamo.wave == 4
-    assert "placement.goal has no effect live: a live GPU is one" in shown
+    assert "placement.spread has no effect live: a live GPU is one" in shown
     assert "dynamo.wave has no effect" not in shown
     page = admin_client.get(reverse("service", args=[service.name])).content.decode()
     assert "<code>dynamo.wave</code></td><td>2</td><td><strong>4</strong>" in page

@@ -137,7 +137,7 @@ def test_loops_leave_no_row_or_hold_when_nothing_changes(service, redis_client, 
     ran = run_all(service, at)
     own = PRESETS[name].knobs
     for loop, epoch in zip(LOOPS, ran, strict=True):
-        only_changes = loop is Loop.SCALE and own.scale == "right_size"  # each ten seconds is not worth a row
+        only_changes = loop is Loop.SCALE and own.scale in ("right_size", "placement")  # each look is not worth a row
         still = own.has_no_choice(loop) or loop.value in own.frozen
         period = own.period_s(loop, 60.0)
         same_epoch = now.timestamp() // period == at.timestamp() // period  # thresholds have long ones
@@ -964,11 +964,11 @@ def test_command_shows_and_sets_when_it_is_called(service, redis_client):
     old = runner.invoke(command, ["llama3-70b", "right_size"])
     assert old.exit_code == 0
     assert "'right_size' is called greenserve now" in old.stderr
-    tuned = runner.invoke(command, ["llama3-70b", "freesh", "eq1.min_saving=0.1", "placement.goal=0.9"])
-    assert "placement.goal has no effect live: a live GPU is one instance's" in tuned.stderr
-    assert "freesh with eq1.min_saving=0.1, placement.goal=0.9" in tuned.stdout
+    tuned = runner.invoke(command, ["llama3-70b", "freesh", "eq1.min_saving=0.1", "placement.spread=0.9"])
+    assert "placement.spread has no effect live: a live GPU is one instance's" in tuned.stderr
+    assert "freesh with eq1.min_saving=0.1, placement.spread=0.9" in tuned.stdout
     service.refresh_from_db()
-    assert service.knobs == {"tuning": {"eq1": {"min_saving": 0.1}, "placement": {"goal": 0.9}}}
+    assert service.knobs == {"tuning": {"eq1": {"min_saving": 0.1}, "placement": {"spread": 0.9}}}
     for setting, words in (("clock=slow", "clock: unknown 'slow'"), ("eq1.steps=0", "eq1.steps: must be at least 1")):
         wrong = runner.invoke(command, ["llama3-70b", "dynamollm", setting])
         assert wrong.exit_code == 2
@@ -993,9 +993,9 @@ def test_policy_is_listed_and_checked_when_it_goes_through_the_api(service, clie
     assert "known: fixed, miad" in wrong["detail"]
     (wrong,) = patch(knobs={"tuning": {"dynamo": {"wave": 0}}}).json()["errors"]
     assert "tuning.dynamo.wave: must be at least 1" in wrong["detail"]
-    tuned = {"alpha": 1.5, "tuning": {"dynamo": {"wave": 4}, "placement": {"goal": 0.9}}}
+    tuned = {"alpha": 1.5, "tuning": {"dynamo": {"wave": 4}, "placement": {"spread": 0.9}}}
     tried = client.post(f"{row['url']}validate/", {"knobs": tuned}, content_type="application/json").json()
-    assert "placement.goal has no effect live: a live GPU is one instance's" in str(tried)
+    assert "placement.spread has no effect live: a live GPU is one instance's" in str(tried)
     service.slos.exclude(kind="ttft").delete()
     (wrong,) = patch(policy="throttllem", knobs={}).json()["errors"]
     assert wrong["field"] == "policy"

@@ -18,6 +18,7 @@ from core.algorithms.placement.model_placement import PlacementConfig
 from core.algorithms.placement.operator_partitions import DEFAULT_THRESHOLD
 from core.controllers.clock import muserve_clock
 from core.controllers.clock.muserve_clock import (
+    STARVED,
     DeviceObservation,
     MuServeClockConfig,
     MuServeClockState,
@@ -41,7 +42,6 @@ from core.simulator.policies.world import Member, Plan, PoolPlan, ServiceInfo, W
 from core.types import ClockObservation, Limits, Loop, Reason, SetSmClock
 
 _LONG_PERIOD_S = 1800.0
-_STARVED = 30  # actions in a row that wanted more than the top clock: half a minute of a short fleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class _Clocks:
             state, effects = asking.step(
                 muserve_clock.step, self._states[k], self._observation(view, domain), self._config
             )
-            starved += state.starved == _STARVED and state.acted_s == view.now_s
+            starved += state.starved == STARVED and state.acted_s == view.now_s
             self._states[k] = state
             for command in effects.commands:
                 if isinstance(command, SetSmClock):
@@ -220,7 +220,7 @@ class _Clocks:
             if reasons[reason]
         ]
         if starved:
-            text = f"{starved} clock domains were short at their top clock {_STARVED} times in a row: add replicas."
+            text = f"{starved} clock domains were short at their top clock {STARVED} times in a row: add replicas."
             decisions.append(decision(view, Loop.CLOCK, Reason.AT_LIMIT, text))
         return Answer(tuple(commands), tuple(decisions))
 

@@ -20,7 +20,7 @@ def test_every_setting_has_words():
     assert words["shard"].startswith("off | mix | dynamo | threshold. mix: ")
     assert words["changes_per_hour"].endswith("in any hour; none: as many as pay")
     assert words["max_wait_s"].endswith("(read live alone: the simulator has no queue at the gateway)")
-    assert "(read in What-if alone: a live GPU is one" in words["placement.goal"]
+    assert "(read in What-if alone: a live GPU is one" in words["placement.spread"]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -87,8 +87,8 @@ def test_text_is_refused_when_it_is_no_value(key, text, words):
         ({"tuning": {"slack": {"in_flight": False}}}, "slack.in_flight has no effect live: engines do not tell"),
         ({"tuning": {"split": {"latency_s": 0.3}}}, "split.latency_s has no effect live: a live link is"),
         (
-            {"alpha": 1.2, "tuning": {"placement": {"goal": 0.9}}},
-            "placement.goal has no effect live: a live GPU is one",
+            {"alpha": 1.2, "tuning": {"placement": {"spread": 0.9}}},
+            "placement.spread has no effect live: a live GPU is one",
         ),
     ],
 )
