@@ -14,24 +14,24 @@ from functools import cached_property
 
 from core.algorithms.placement.model_placement import GroupPlacement, PlacementConfig, Selection, place, select_groups
 from core.algorithms.placement.operator_partitions import OperatorGroup
+from core.controllers.fleet.placement import TOLERANCE, PlacementOption
 from core.simulator.kernel.simulated import InstanceSpec, SimulationError
 from core.simulator.policies.muserve.placement_search import Guide, needs
 from core.simulator.policies.muserve.replicas import Replica, Slot, clock_domains, engine_of, model_bytes, scored, sized
 from core.simulator.policies.world import World
 from core.types import Mode
 
-_TOLERANCE = 0.01  # of attainment, that the second step may cost
 _SPELLED = 12  # replicas that the summary names
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Replicas, those of them that share a clock, and how they came about."""
+    """Replicas, those of them that share a clock, the share of requests that they serve in time, and how they came
+    about."""
 
     replicas: tuple[Replica, ...]
     domains: tuple[tuple[int, ...], ...]
     attainment: float
-    by_sensitivity: bool
     summary: str
 
 
@@ -56,22 +56,32 @@ class Placer:
         self._guide = Guide(world, goal, guide_s)
         self._known: dict[tuple[tuple[int, tuple[str, ...]], ...], float] = {}
 
+    def option(self, placed: Placed) -> PlacementOption:
+        """Returns a placement as the step sees it that chooses among them, as live ones."""
+        names = [service.name for service in self.world.services]
+        kinds = ((r.spec.site, names[r.slot.service], Mode(r.spec.gpu, r.spec.tp)) for r in placed.replicas)
+        return PlacementOption(dict(Counter(kinds)), placed.attainment)
+
     def alpaserve(self) -> Placed:
         """Places models on groups, each on all devices of its groups."""
-        return self._placed(self._whole(self._selected.placement), False)
+        slots = self._whole(self._selected.placement)
+        return self._placed(slots, "on all devices of their groups", self._selected.attainment)
 
-    def power_aware(self, config: PlacementConfig) -> Placed:
-        """Places on the same groups, with Algorithm 2 within each, as far as the guiding simulation finds as many in
-        time.
+    def power_aware(self, config: PlacementConfig) -> Placed | None:
+        """Places on the same groups, with Algorithm 2 within each; None: so the models do not fit.
 
         Where models as sensitive make a device too busy while others are empty, the empty ones are filled first.
         """
-        enough = min(self._selected.attainment, self.goal) - _TOLERANCE
+        enough = min(self._selected.attainment, self.goal) - TOLERANCE
+        placed = None
         for spread in dict.fromkeys((config.spread, 0.0)):
             slots = self._by_sensitivity(self._selected.placement, replace(config, spread=spread))
-            if self._attainment(slots) >= enough:
-                return self._placed(slots, True)
-        return self.alpaserve()
+            attainment = self._attainment(slots)
+            if attainment >= 0.0:
+                placed = self._placed(slots, "on devices with models as sensitive", attainment)
+            if attainment >= enough:
+                break
+        return placed
 
     # -- the first step --------------------------------------------------------------------------------
 
@@ -176,19 +186,17 @@ class Placer:
             raise SimulationError(f"{self.world.services[n].name}: not offered on {len(devices)} x {self.gpu}")
         return Slot(n, tuple(devices), replace(template, name=self.world.services[n].name))
 
-    def _placed(self, slots: Sequence[Slot], by_sensitivity: bool) -> Placed:
+    def _placed(self, slots: Sequence[Slot], how: str, attainment: float) -> Placed:
         replicas = sized(slots, self.needs, self.device_bytes)
         if replicas is None:
             raise SimulationError("the models leave too little room for their KV cache: give the sites more GPUs")
-        how = "on devices with models as sensitive" if by_sensitivity else "on all devices of their groups"
         spelled = [f"{r.spec.name} on {'+'.join(r.slot.devices)} ({r.spec.gpu_share:.0%})" for r in replicas]
         more = f" and {len(spelled) - _SPELLED} more" if len(spelled) > _SPELLED else ""
-        attainment = self._selected.attainment
         summary = (
             f"{len(replicas)} replicas {how}, {attainment:.1%} in time in {self._selected.simulations} simulations: "
             f"{', '.join(spelled[:_SPELLED])}{more}.{self._unused()}"
         )
-        return Placed(tuple(replicas), clock_domains(slots), attainment, by_sensitivity, summary)
+        return Placed(tuple(replicas), clock_domains(slots), attainment, summary)
 
 
 def _one_gpu_type(world: World) -> str:

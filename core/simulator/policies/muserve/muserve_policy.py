@@ -25,6 +25,8 @@ from core.controllers.clock.muserve_clock import (
     PartitionLoad,
     observe_instance,
 )
+from core.controllers.fleet import placement
+from core.controllers.fleet.placement import ALPASERVE, POWER_AWARE, PlacementObservation, PlacingConfig
 from core.engine.engine_model import gpu
 from core.observations import asking
 from core.observations.step_configs import slack_config
@@ -143,15 +145,19 @@ def _scheduling(config: MuServeConfig, service: ServiceInfo) -> Scheduling:
 
 
 def _place(config: MuServeConfig, placer: Placer) -> tuple[Placed, Reason, str]:
-    if config.placement == "alpaserve":
-        placed = placer.alpaserve()
-        return placed, Reason.HEURISTIC, placed.summary
-    most = config.max_devices or len(placer.node)
-    placed = placer.power_aware(PlacementConfig(most, config.spread))
-    if placed.by_sensitivity:
-        return placed, Reason.HEURISTIC, placed.summary
-    text = f"Placed by sensitivity fewer requests would be in time: AlpaServe's placement stays. {placed.summary}"
-    return placed, Reason.WOULD_VIOLATE, text
+    """Lets the step that live services have choose among the placements, and says how it came about."""
+    found = {ALPASERVE: placer.alpaserve()}
+    if config.placement == POWER_AWARE:
+        own = placer.power_aware(PlacementConfig(config.max_devices or len(placer.node), config.spread))
+        found |= {} if own is None else {POWER_AWARE: own}
+    obs = PlacementObservation(0.0, {kind: placer.option(own) for kind, own in found.items()})
+    chooses = PlacingConfig(config.placement, config.goal)
+    state, effects = asking.step(placement.step, None, obs, chooses)
+    placed = found[ALPASERVE if state is None else state.kind]
+    if effects.rationale.reason is Reason.WOULD_VIOLATE:
+        words = "Placed by sensitivity fewer requests would be in time: AlpaServe's placement stays."
+        return placed, Reason.WOULD_VIOLATE, f"{words} {placed.summary}"
+    return placed, effects.rationale.reason, placed.summary
 
 
 @dataclass(frozen=True, slots=True)
