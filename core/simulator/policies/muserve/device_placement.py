@@ -8,12 +8,13 @@ for a model as hold it, and Algorithm 2 says which: those whose models are as se
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from core.algorithms.placement.model_placement import GroupPlacement, PlacementConfig, Selection, place, select_groups
 from core.algorithms.placement.operator_partitions import OperatorGroup
+from core.algorithms.placement.own_gpus import Place
 from core.controllers.fleet.placement import TOLERANCE, PlacementOption
 from core.simulator.kernel.simulated import InstanceSpec, SimulationError
 from core.simulator.policies.muserve.placement_search import Guide, needs
@@ -58,9 +59,21 @@ class Placer:
 
     def option(self, placed: Placed) -> PlacementOption:
         """Returns a placement as the step sees it that chooses among them, as live ones."""
+        return PlacementOption(self.counted(placed.replicas), placed.attainment)
+
+    def counted(self, replicas: Iterable[Replica]) -> dict[Place, int]:
+        """Counts replicas by site, service and mode."""
         names = [service.name for service in self.world.services]
-        kinds = ((r.spec.site, names[r.slot.service], Mode(r.spec.gpu, r.spec.tp)) for r in placed.replicas)
-        return PlacementOption(dict(Counter(kinds)), placed.attainment)
+        kinds = ((r.spec.site, names[r.slot.service], Mode(r.spec.gpu, r.spec.tp)) for r in replicas)
+        return dict(Counter(kinds))
+
+    def fewest(self, n: int) -> Mode:
+        """Returns the mode with the fewest GPUs that a service's model fits on."""
+        return Mode(self.gpu, self._fewest(n).tp)
+
+    def offers(self, n: int, site: str, mode: Mode) -> bool:
+        """Says whether a service's model may run in a mode at a site."""
+        return self.world.template(self.world.services[n], site, mode) is not None
 
     def alpaserve(self) -> Placed:
         """Places models on groups, each on all devices of its groups."""
@@ -127,7 +140,7 @@ class Placer:
 
     def _whole(self, placement: GroupPlacement) -> list[Slot]:
         return [
-            self._slot(self.number[name], group)
+            self.slot(self.number[name], group)
             for group, models in zip(placement.groups, placement.models, strict=True)
             for name in sorted(models)
         ]
@@ -143,7 +156,7 @@ class Placer:
             chosen = {name: [d for d in group if d in own.devices_of(name)] for name in sorted(models)}
             if any(len(devices) != self._fewest(self.number[name]).tp for name, devices in chosen.items()):
                 chosen = {name: list(group) for name in chosen}
-            found += [self._slot(self.number[name], devices) for name, devices in chosen.items()]
+            found += [self.slot(self.number[name], devices) for name, devices in chosen.items()]
         return found
 
     def _shards(self, name: str, replicas: int) -> tuple[OperatorGroup, ...]:
@@ -180,7 +193,8 @@ class Placer:
         others = sorted({gpu for site in self.world.sites for gpu, count in site.gpus.items() if count} - {self.gpu})
         return f" Placed on {self.gpu} only; {' and '.join(others)} stay idle." if others else ""
 
-    def _slot(self, n: int, devices: Sequence[str]) -> Slot:
+    def slot(self, n: int, devices: Sequence[str]) -> Slot:
+        """Returns a place for a service's model on devices. Raises SimulationError: it is not offered on so many."""
         template = self._template(n, devices)
         if template is None:
             raise SimulationError(f"{self.world.services[n].name}: not offered on {len(devices)} x {self.gpu}")

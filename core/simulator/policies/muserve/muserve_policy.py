@@ -4,15 +4,16 @@ alpaserve: AlpaServe's placement, first come first served, top clock. alpaserve_
 speculative SJF with aging (section 3.3). alpaserve_scaling: with its clock loop too (Algorithm 3). muserve: with its
 placement as well (Algorithm 2). Each is the same stack with knobs set, and each knob can be set by itself.
 
-The placement is made once, offline as in the paper, and stays; where the clock stays at its top and latencies still
-have too little slack, the decision log says so: the paper's sign that another replica is needed.
+The placement is made once, offline as in the paper, and stays. Where the clock stays at its top and latencies still
+have too little slack, the paper's sign that another replica is needed, the model gets one on free GPUs (`growth`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from core.algorithms.placement.model_placement import PlacementConfig
 from core.algorithms.placement.operator_partitions import DEFAULT_THRESHOLD
@@ -26,16 +27,23 @@ from core.controllers.clock.muserve_clock import (
     observe_instance,
 )
 from core.controllers.fleet import placement
-from core.controllers.fleet.placement import ALPASERVE, POWER_AWARE, PlacementObservation, PlacingConfig
+from core.controllers.fleet.placement import (
+    ALPASERVE,
+    POWER_AWARE,
+    PlacementObservation,
+    PlacementOption,
+    PlacingConfig,
+)
 from core.engine.engine_model import gpu
 from core.observations import asking
 from core.observations.step_configs import slack_config
 from core.policy.presets import Policy
-from core.simulator.kernel.commands import Answer, Decision, FleetView
+from core.simulator.kernel.commands import SERVING, Answer, Decision, FleetView
 from core.simulator.kernel.simulated import Scheduling, SimulationError
 from core.simulator.policies.config import Reads, any_of, period_s
 from core.simulator.policies.loops import decision
 from core.simulator.policies.muserve.device_placement import Placed, Placer
+from core.simulator.policies.muserve.growth import Growth
 from core.simulator.policies.muserve.placement_search import Needs
 from core.simulator.policies.muserve.replicas import Replica, weights
 from core.simulator.policies.scheduling import aging_of
@@ -118,7 +126,7 @@ def begin(config: MuServeConfig, world: World) -> Plan:
         SimulationError: Models find no room, the world has several types of GPU, or the clock's floor is not the GPU's.
     """
     placer = Placer(world, config.group_gpus, config.goal, config.guide_s)
-    placed, reason, summary = _place(config, placer)
+    placed, options, reason, summary = _place(config, placer)
     rules = [_scheduling(config, service) for service in world.services]
     replicas = tuple(replace(r, spec=replace(r.spec, scheduling=rules[r.slot.service])) for r in placed.replicas)
     names = [service.name for service in world.services]
@@ -128,7 +136,9 @@ def begin(config: MuServeConfig, world: World) -> Plan:
             cell_pool[cell] = service.name
     controls: list[_PlacementLog | _Clocks] = [_PlacementLog(reason, summary)]
     if config.scaling:
-        controls.append(_Clocks(config, world, placer.needs, replicas, placed.domains))
+        chooses = PlacingConfig(config.placement, config.goal)
+        growth = Growth(placer, options, replicas, chooses, rules)
+        controls.append(_Clocks(config, world, placer.needs, replicas, placed.domains, growth))
     return Plan(
         tuple(Member(replica.spec, names[replica.slot.service]) for replica in replicas),
         tuple(PoolPlan(name, "least_loaded") for name in names),
@@ -144,20 +154,21 @@ def _scheduling(config: MuServeConfig, service: ServiceInfo) -> Scheduling:
     return Scheduling(config.order, aging=aging)
 
 
-def _place(config: MuServeConfig, placer: Placer) -> tuple[Placed, Reason, str]:
+def _place(config: MuServeConfig, placer: Placer) -> tuple[Placed, Mapping[str, PlacementOption], Reason, str]:
     """Lets the step that live services have choose among the placements, and says how it came about."""
     found = {ALPASERVE: placer.alpaserve()}
     if config.placement == POWER_AWARE:
         own = placer.power_aware(PlacementConfig(config.max_devices or len(placer.node), config.spread))
         found |= {} if own is None else {POWER_AWARE: own}
-    obs = PlacementObservation(0.0, {kind: placer.option(own) for kind, own in found.items()})
+    options = {kind: placer.option(own) for kind, own in found.items()}
+    obs = PlacementObservation(0.0, options)
     chooses = PlacingConfig(config.placement, config.goal)
     state, effects = asking.step(placement.step, None, obs, chooses)
     placed = found[ALPASERVE if state is None else state.kind]
     if effects.rationale.reason is Reason.WOULD_VIOLATE:
         words = "Placed by sensitivity fewer requests would be in time: AlpaServe's placement stays."
-        return placed, Reason.WOULD_VIOLATE, f"{words} {placed.summary}"
-    return placed, effects.rationale.reason, placed.summary
+        return placed, options, Reason.WOULD_VIOLATE, f"{words} {placed.summary}"
+    return placed, options, effects.rationale.reason, placed.summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +198,17 @@ class _Clocks:
         load: Sequence[Needs],
         replicas: Sequence[Replica],
         domains: Sequence[Sequence[int]],
+        growth: Growth,
     ) -> None:
         self.period_s = config.clock.sample_s
-        self._config, self._in_flight, self._domains = config.clock, config.in_flight, domains
-        self._weights = [
-            weights(replica.spec, load[replica.slot.service], replica.rps) if config.sensitivity else {}
-            for replica in replicas
-        ]
-        limits = [_limits(service) for service in world.services]
-        self._limits = [limits[replica.slot.service] for replica in replicas]
+        self._config, self._in_flight, self._domains = config.clock, config.in_flight, list(domains)
+        self._by_sensitivity, self._load, self._growth = config.sensitivity, load, growth
+        self._limits_of = [_limits(service) for service in world.services]
+        self._weights: list[Mapping[str, float]] = []
+        self._limits: list[Limits] = []
+        self._service: list[int] = []
+        for replica in replicas:
+            self._know(replica)
         own = gpu(replicas[0].spec.gpu)
         floor = own.f_min if config.clock_floor_mhz is None else config.clock_floor_mhz
         if not own.f_min <= floor <= own.f_max:
@@ -208,12 +221,16 @@ class _Clocks:
     def step(self, view: FleetView) -> Answer:
         commands: list[SetSmClock] = []
         reasons: Counter[Reason] = Counter()
-        starved = 0
+        starved, short = 0, set[int]()
         for k, domain in enumerate(self._domains):
+            if view.state[domain[0]] != SERVING:  # a new replica that starts
+                continue
             state, effects = asking.step(
                 muserve_clock.step, self._states[k], self._observation(view, domain), self._config
             )
             starved += state.starved == STARVED and state.acted_s == view.now_s
+            if state.starved and state.starved % STARVED == 0 and state.acted_s == view.now_s:
+                short |= self._short(view, domain, effects.rationale.inputs["partitions"])
             self._states[k] = state
             for command in effects.commands:
                 if isinstance(command, SetSmClock):
@@ -228,7 +245,32 @@ class _Clocks:
         if starved:
             text = f"{starved} clock domains were short at their top clock {STARVED} times in a row: add replicas."
             decisions.append(decision(view, Loop.CLOCK, Reason.AT_LIMIT, text))
-        return Answer(tuple(commands), tuple(decisions))
+        if not short:
+            return Answer(tuple(commands), tuple(decisions))
+        replica, starts, why = self._growth.step(view, short)
+        if replica is not None:
+            self._domains.append((len(self._service),))
+            self._states.append(None)
+            self._know(replica)
+        return Answer((*commands, *starts), (*decisions, why))
+
+    def _know(self, replica: Replica) -> None:
+        """Takes in a replica, which is the next instance."""
+        n = replica.slot.service
+        self._weights.append(weights(replica.spec, self._load[n], replica.rps) if self._by_sensitivity else {})
+        self._limits.append(self._limits_of[n])
+        self._service.append(n)
+
+    def _short(self, view: FleetView, domain: Sequence[int], partitions: Mapping[str, Any]) -> set[int]:
+        """Returns the services of a starved domain whose latencies have too little slack."""
+        late = {name for name, own in partitions.items() if own["slack"] is not None}
+        late = {name for name in late if partitions[name]["slack"] < self._config.slack.reserve}
+        alone = len(domain) == 1
+        return {
+            self._service[i]
+            for i in domain
+            if any(alone or name.startswith(f"{view.instances[i].name}.") for name in late)
+        }
 
     def _observation(self, view: FleetView, domain: Sequence[int]) -> DeviceObservation:
         """Returns the domain as one device with the latencies of all its replicas.

@@ -123,6 +123,18 @@ def test_replicas_are_asked_for_when_the_top_clock_is_not_enough():
     assert [d for d in clocks(outcome) if d.reason == "at_limit" and "add replicas" in d.summary]
 
 
+def test_starved_model_gets_a_replica_when_gpus_are_free():
+    """The load is four times what was declared, on one of four GPUs."""
+    world = cluster({"chat": ("gpt2-large", 0.2, 100.0, 300.0)}, gpus=4, e2e_s=25.0)
+    more = replace(world, declared=(replace(world.declared[0], rps=0.8),))
+    outcome = run(world, config(goal=0.5, group_gpus=[1]), requests_of(more, 900.0))
+    grown = [d for d in outcome.decisions if d.loop == "placement" and d.reason == "congested"]
+    assert grown
+    assert "chat gets another replica" in grown[0].summary
+    first = np.unique(outcome.rows["instance"][outcome.rows["arrival_s"] < grown[0].at_s])
+    assert len(np.unique(outcome.rows["instance"])) == len(first) + len(grown)
+
+
 def test_short_answers_go_first_when_the_scheduler_is_on():
     world = cluster({"chat": ("gpt2-large", 1.2, 50.0, 150.0)}, gpus=1, per_node=1, e2e_s=500.0)
     requests = requests_of(world)
