@@ -157,3 +157,8 @@ def unavailable(message: str, code: str = "no_instance_available", retry_after_s
 
 def none_ready(service_name: str) -> ApiError:
     return unavailable(f"No instance of '{service_name}' is ready.")
+
+
+def still_asleep(service_name: str, patience_s: float) -> ApiError:
+    message = f"'{service_name}' was asleep and has not woken within {patience_s:g} s: it is being woken, try again."
+    return unavailable(message, "still_asleep")

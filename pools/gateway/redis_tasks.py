@@ -379,8 +379,9 @@ async def keep_beating(
     open_requests: Callable[[], wire.OpenRequests],
     disk_state: Callable[[], wire.DiskState],
     unreachable: Callable[[], list[wire.UnreachableEngine]],
+    beat: Repeated,
 ) -> None:
-    beat = Repeated("the heartbeat", HEARTBEAT_PERIOD_S)
+    """Tells of this gateway and its open requests at the beat's period, and at once when it is woken."""
     while True:
         try:
             engines = unreachable()

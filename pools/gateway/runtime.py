@@ -189,8 +189,10 @@ class GatewayRuntime:
         asks: asyncio.Queue[PendingClockRequest] = asyncio.Queue()
         self.clocks.send = asks.put_nowait
         self.begin(redis_tasks.keep_asking(link, config.name, asks), "clock requests")
+        beat = redis_tasks.Repeated("the heartbeat", redis_tasks.HEARTBEAT_PERIOD_S)
+        self.dispatcher.wish = beat.wake.set  # the control plane finds by the open requests whom to wake
         beating = (link, config.name, self.fleet, self.intake.open_requests, self.journal.disk_state)
-        self.begin(redis_tasks.keep_beating(*beating, self.health.unreachable), "heartbeat")
+        self.begin(redis_tasks.keep_beating(*beating, self.health.unreachable, beat), "heartbeat")
         self.begin(redis_tasks.keep_sharing(link, config.name, self.dispatcher.use.message, self._charge), "use")
         self.begin(redis_tasks.keep_sharing_boards(link, config.name, self.boards, self._published), "boards")
 

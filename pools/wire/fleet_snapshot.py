@@ -97,6 +97,7 @@ class RequestPolicy(Message, frozen=True):
         emergencies: Climb DynamoLLM's ladder (IV-D) when requests are about to be late, to `emergencies_up_to` at most.
         split: none | prompt (prefill and decode apart) | any (DynaServe).
         early_moves: Move a stream whose first token is overdue to where it can still come in time.
+        wake_patience_s: For how long requests wait for a service that sleeps; None: it never sleeps.
     """
 
     route: str = "least_energy"
@@ -128,6 +129,7 @@ class RequestPolicy(Message, frozen=True):
     early_moves: bool = False
     predictor_error_measured: bool = False
     iteration: bool = False
+    wake_patience_s: float | None = None
 
     @property
     def by_deadlines(self) -> bool:

@@ -30,7 +30,7 @@ WEIGHTS = "weights"  # in the state of a scale loop: by pool and mode, what an i
 KIND = "policy"  # of the ControllerState that says which policy the loops have taken up
 _CLOCK_FLAGS = ("throttle", "retail", "deadline", "iteration")  # clock rules that live at the gateway
 _MEASURED = {"aging_tokens_per_s": "aging_measured", "predictor_error": "predictor_error_measured"}  # where not set
-_NO_KNOBS = (*_CLOCK_FLAGS, "tuning", *_MEASURED, *_MEASURED.values())
+_NO_KNOBS = (*_CLOCK_FLAGS, "tuning", "wake_patience_s", *_MEASURED, *_MEASURED.values())
 _REQUEST_KNOBS = [name for name in wire.RequestPolicy.__struct_fields__ if name not in _NO_KNOBS]
 # Every engine is started so that it goes by priority: requests that bring none are served as they come, and a policy
 # that sends priorities needs no engine to be restarted.

@@ -72,6 +72,11 @@ class Service:
         self._unable: dict[tuple[str, str], frozenset[str]] = {}
         self.uids: dict[str, Instance] = {}  # the same
 
+    @property
+    def wakes(self) -> bool:
+        """Says whether a request wakes it: without an instance it sleeps, and is not down."""
+        return self.policy.wake_patience_s is not None
+
     def of_rank(self, rank: int) -> list[Instance]:
         """Returns those of `ready` that serve the class of this rank. Ask only once all instances are there."""
         if not self._by_rank:
@@ -185,7 +190,9 @@ class FleetView:
         """Returns why requests cannot be served now; empty: they can. The age of the snapshot does not matter."""
         if self.fresh_at_s is None:
             return "no fleet snapshot has been read yet"
-        return "" if self.ready_instances else "no instance is ready"
+        if self.ready_instances or any(service.wakes for service in self.services.values()):
+            return ""
+        return "no instance is ready"
 
     def age_s(self, now_s: float) -> float:
         """Returns for how long the snapshot has not been confirmed; not a number: there is none."""

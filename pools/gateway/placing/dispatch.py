@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from core.controllers.request.routing import RouteRequest
 
 from ..accounts.use_elsewhere import UseElsewhere
 from ..classify.classifier import Classifier
-from ..errors import ApiError, none_ready
+from ..errors import ApiError, none_ready, still_asleep
 from ..fleet.instance import Instance
 from ..fleet.view import FleetView, Service
 from ..http.loop_turn import Ticks
@@ -36,6 +36,7 @@ from .slot import Part, Slot
 TIER_HEAD_START_S = {"priority": 30.0, "flex": -60.0}  # OpenAI's service tiers; others: none
 PRIORITY_HEAD_START_S = 10.0  # of each step of a request's own `priority`, lower first as in vLLM
 MOST_STEPS = 10
+WAKING_PERIOD_S = 5.0  # between signs of life to a client whose service wakes
 
 
 class Gate(Protocol):
@@ -86,6 +87,7 @@ class Dispatcher:
         self._aging = MeasuredAging()
         self._queues: dict[tuple[str, str | None], ClassQueue] = {}
         self.use = UseElsewhere()
+        self.wish: Callable[[], None] = lambda: None  # called when a request begins to wait for a service that sleeps
         self._again: set[str] = set()  # services for which `_try_again` is to be called
         self._hand_on: dict[str, HandOn] = defaultdict(HandOn)  # by service
 
@@ -105,11 +107,14 @@ class Dispatcher:
             if queue is not None:
                 queue.waiters.reorder(first)
 
-    async def place(self, call: Call, tried: Collection[str] = ()) -> Slot | None:
+    async def place(
+        self, call: Call, tried: Collection[str] = (), waking: Callable[[], None] = lambda: None
+    ) -> Slot | None:
         """Returns a place for the call, after a wait if need be; None: no instance is left that it could go to.
 
         A call that was elsewhere before (`tried`) has waited already: it goes before all others. While no instance is
-        ready, and one comes up, a call waits for as long as its TTFT allows.
+        ready, and one comes up, a call waits for as long as its TTFT allows; for a service that sleeps as long as the
+        policy allows, and `waking` is called now and then.
 
         Raises:
             ApiError: 429, the queue is full or has not moved for `max_wait_s`; 503, no instance has come up in time.
@@ -121,12 +126,13 @@ class Dispatcher:
         queue = self._queues.get((service.name, call.line))
         if tried or queue is None or not len(queue.waiters):
             left_out = _left_out(service, call, tried)
-            if not service.choosable(left_out, time.monotonic()) and (tried or not service.coming):
+            hoped = service.coming or service.wakes
+            if not service.choosable(left_out, time.monotonic()) and (tried or not hoped):
                 return None
             slot = self._try(service, call, tried)
             if slot is not None:
                 return slot
-        return await self._wait(service, call)
+        return await self._wait(service, call, waking)
 
     def place_now(self, call: Call) -> Slot | None:
         """A place for a call that has been nowhere yet, if it need not wait for one; else see `place`."""
@@ -259,7 +265,7 @@ class Dispatcher:
 
     # -- waiting -----------------------------------------------------------------------------------
 
-    async def _wait(self, service: Service, call: Call) -> Slot:
+    async def _wait(self, service: Service, call: Call, waking: Callable[[], None]) -> Slot:
         queue = self._queue(service, call.line)
         row = self.row_of(service, call, queue.waiters.config)
         self._check_bounds(service, queue, row)
@@ -269,12 +275,12 @@ class Dispatcher:
         try:
             async with asyncio.timeout(service.policy.max_wait_s):
                 if not service.ready:
-                    await self._come_up(waiter)
+                    await self._come_up(waiter, waking)
                 return await waiter.place
         except TimeoutError:
             waiter.give_back()
             if not self._current(call).ready:
-                raise none_ready(service.name) from None
+                raise self._did_not_come_up(service) from None
             raise ApiError(
                 429,
                 f"No instance of '{service.name}' had room within {service.policy.max_wait_s:g} s.",
@@ -289,15 +295,34 @@ class Dispatcher:
             call.queue_s = (call.queue_s or 0.0) + time.monotonic() - began_s
             queue.waiters.remove(waiter)
 
-    async def _come_up(self, waiter: Waiter) -> None:
-        """Waits until the call has a place or its TTFT is over. Raises TimeoutError if then no instance is ready."""
-        call = waiter.call
-        limit_s = call.limits(call.service).ttft_s
-        if limit_s is not None:
-            left_s = call.request.received_s + limit_s - time.monotonic()
-            await asyncio.wait([waiter.place], timeout=max(0.0, left_s))
-            if not waiter.place.done() and not self._current(call).ready:
-                raise TimeoutError
+    async def _come_up(self, waiter: Waiter, waking: Callable[[], None]) -> None:
+        """Waits until the call has a place or its patience is over. Raises TimeoutError if then no instance is ready.
+
+        Its patience is its TTFT, or what the policy grants a service that sleeps.
+        """
+        call, sleeps = waiter.call, waiter.call.service.wakes
+        limit_s = call.service.policy.wake_patience_s if sleeps else call.limits(call.service).ttft_s
+        if limit_s is None:
+            return
+        if sleeps:
+            self.wish()
+        until_s = call.request.received_s + limit_s
+        next_s = time.monotonic() if sleeps else until_s
+        while not waiter.place.done() and (now_s := time.monotonic()) < until_s:
+            if now_s >= next_s:
+                next_s = now_s + WAKING_PERIOD_S
+                if not self._current(call).ready:
+                    waking()
+            await asyncio.wait([waiter.place], timeout=min(until_s, next_s) - now_s)
+        if not waiter.place.done() and not self._current(call).ready:
+            raise TimeoutError
+
+    @staticmethod
+    def _did_not_come_up(service: Service) -> ApiError:
+        patience_s = service.policy.wake_patience_s
+        if patience_s is None:
+            return none_ready(service.name)
+        return still_asleep(service.name, min(patience_s, service.policy.max_wait_s))
 
     def _queue(self, service: Service, class_name: str | None) -> ClassQueue:
         key = (service.name, class_name)

@@ -81,7 +81,7 @@ class ContinuedExchange(Exchange):
         while True:
             part_only = plan is not None and plan.second is not None and next_slot is plan.first
             try:
-                slot = next_slot or await self._context.dispatcher.place(call, self._tried)
+                slot = next_slot or await self._context.dispatcher.place(call, self._tried, self._waking)
             except ApiError as error:
                 return self._fail("rejected", error)
             if slot is None:

@@ -26,7 +26,7 @@ from ..placing.slot import Slot
 from ..requests.answer_model import AnswerModel
 from ..requests.call import Call, Ending
 from ..requests.endpoint import NOT_OFFERED
-from ..requests.engine_errors import openai_error
+from ..requests.engine_errors import openai_error, refusal
 from ..requests.engine_order import engine_body
 from ..requests.sse import SseMeter
 
@@ -36,6 +36,8 @@ MAX_ATTEMPTS = 3
 MAX_WHOLE_BYTES = 16 << 20  # of a response that is no stream, buffered until it is complete
 BUSY = frozenset({429, 502, 503, 504})  # an engine says: not now
 CLIENT_FAULTS = frozenset({400, 413, 422})  # any other refusal by an engine is no fault of the client's
+WAKING = b": waking\n\n"  # a comment, which clients of event streams skip
+WAKING_HEAD = b"content-type: text/event-stream; charset=utf-8\r\n"
 CLIENT_CLOSED = 499  # nginx's code for a client that left before there was a response
 
 _TYPE_LINE = re.compile(rb"^content-type:[^\n]*\n", re.MULTILINE)
@@ -100,6 +102,7 @@ class Exchange:
         "_error",
         "_fate",
         "_gone",
+        "_head_sent",
         "_headers",
         "_moves",
         "_pieces",
@@ -127,7 +130,8 @@ class Exchange:
         self._fate: asyncio.Future[Fate] | None = None  # what the task waits for; None: there is no task, or not yet
         self._answer: tuple[int, bytes, bytes] | None = None  # the last "not now": status, headers, body
         self._tried: list[str] = []
-        self._started = False  # bytes have gone to the client
+        self._started = False  # bytes of an answer have gone to the client
+        self._head_sent = False  # of a stream, before there is anything of an answer: its service wakes
         self._token_meter: SseMeter | None = None  # of a stream whose chunks may pass in the frames they came in
         self._client_paused = False
         self._gone = False
@@ -199,6 +203,19 @@ class Exchange:
         ending.http_status = self._status if self._started else CLIENT_CLOSED
         return None
 
+    def _waking(self) -> None:
+        """Shows a client that waits for a stream that its service wakes. Errors are events from then on."""
+        if not self.call.stream:
+            return
+        if not self._head_sent:
+            self._head_sent = True
+            self._client.start_stream(200, WAKING_HEAD + self._id_header)
+        self._client.send(WAKING)
+
+    def _send_head(self) -> None:
+        if not self._head_sent:
+            self._client.start_stream(self._status, self._headers + self._id_header)
+
     def _end(self, last_words: LastWords | None) -> None:
         """The call is over: it departs, once."""
         if self._ended:
@@ -217,7 +234,7 @@ class Exchange:
             if fate is None:
                 if self._slot is None:
                     try:
-                        slot = await self._context.dispatcher.place(self.call, self._tried)
+                        slot = await self._context.dispatcher.place(self.call, self._tried, self._waking)
                     except ApiError as error:
                         return self._fail("rejected", error)
                     if slot is None:
@@ -398,7 +415,7 @@ class Exchange:
             ending.status = "upstream_error" if meter.failed else "ok"
             ending.error = "the engine sent an error event" if meter.failed else ""
             if not self._started:
-                self._client.start_stream(self._status, self._headers + self._id_header)
+                self._send_head()
             rest = meter.ending()
             return lambda: self._client.finish(rest)
         body = b"".join(self._pieces)
@@ -410,6 +427,8 @@ class Exchange:
     def _pass_on(self, status: int, headers: bytes, body: bytes) -> LastWords:
         """Sends an engine's whole response to the client."""
         ending, call = self.ending, self.call
+        if self._head_sent:  # an answer of its own is no longer possible
+            return self._fail("upstream_error" if status < 300 else status_for(status, call), refusal(status, body))
         ending.http_status = status
         ending.status = status_for(status, call)
         headers += self._id_header
@@ -432,9 +451,9 @@ class Exchange:
         """Sends an error of ours: a response of its own, or where one has begun, an error event and a cut."""
         ending = self.ending
         ending.status, ending.error = status, error.message
-        if self._started:
-            ending.http_status = self._status
-            event = self.call.endpoint.error_event(error) if ending.meter is not None else b""
+        if self._started or self._head_sent:
+            ending.http_status = self._status if self._started else 200
+            event = self.call.endpoint.error_event(error) if ending.meter is not None or self._head_sent else b""
             return lambda: self._client.cut(event)
         ending.http_status = error.status
         headers = self._id_header
@@ -498,7 +517,7 @@ class Exchange:
     def _relay(self, data: bytes) -> None:
         if not self._started:
             self._started = True
-            self._client.start_stream(self._status, self._headers + self._id_header)
+            self._send_head()
             if type(self.ending.meter) is SseMeter and self.call.request.chunked_reply:
                 self._token_meter = self.ending.meter
         self._client.send(data)

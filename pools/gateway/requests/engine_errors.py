@@ -22,14 +22,24 @@ _BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 def openai_error(status: int, body: bytes) -> bytes:
     """Returns an engine's refusal in OpenAI's shape: as it came where it has it."""
+    said, error = _read(body)
+    if isinstance(error, dict) and _is_right(error) and error is not said:
+        return body
+    return _made_of(error, status).body()
+
+
+def refusal(status: int, body: bytes) -> ApiError:
+    """Returns the same as an error of ours, for an answer that has begun."""
+    return _made_of(_read(body)[1], status)
+
+
+def _read(body: bytes) -> tuple[object, object]:
+    """Returns what an engine said, and what of it is the error."""
     try:
         said = msgspec.json.decode(body)
     except _BAD_JSON:
         said = body[:_MOST_TEXT].decode(errors="replace").strip()
-    error = said.get("error", said) if isinstance(said, dict) else said
-    if isinstance(error, dict) and _is_right(error) and error is not said:
-        return body
-    return _made_of(error, status).body()
+    return said, said.get("error", said) if isinstance(said, dict) else said
 
 
 def openai_event(event: bytes) -> bytes:

@@ -206,6 +206,7 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
         clock_floor_mhz=800.0,
         early_moves=True,
         iteration=True,
+        wake_patience_s=45.0,
     )
     service = wire.FleetService(
         name="llama3-70b",
