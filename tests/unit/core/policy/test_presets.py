@@ -163,7 +163,7 @@ def test_request_policy_has_a_knob_for_each_field():
     names = {item.name for item in fields(Knobs)}
     others = {name for name in wire.RequestPolicy.__struct_fields__ if name not in names}
     flags = {"throttle", "retail", "deadline", "iteration"}
-    assert others == flags | {"aging_measured", "predictor_error_measured", "tuning"}
+    assert others == flags | {"aging_measured", "predictor_error_measured", "tuning", "wake_patience_s"}
     for name in wire.RequestTuning.__struct_fields__:
         record, _, field = name.partition("_")
         own = getattr(Tuning(), record)
