@@ -332,6 +332,20 @@ class RunDeferred:
     until_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class PutToSleep:
+    """A service without traffic gives its GPUs up, or its engines sleep on them."""
+
+    service: str
+
+
+@dataclass(frozen=True, slots=True)
+class WakeUp:
+    """A service that sleeps has its workers again."""
+
+    service: str
+
+
 Command = (
     ChoosePartition
     | SetGpuBudget
@@ -346,6 +360,8 @@ Command = (
     | Admit
     | StartShadow
     | CancelShadow
+    | PutToSleep
+    | WakeUp
     | RunDeferred
 )
 

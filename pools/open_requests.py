@@ -24,6 +24,11 @@ class OpenRequest:
     output_tokens: int
 
 
+def gateways_known(client: redis.Redis) -> bool:
+    """Says whether any gateway has reported in the last seconds; else it is not known whether requests are open."""
+    return any(True for _ in _messages(client))
+
+
 def open_requests(client: redis.Redis, service: str) -> Iterator[OpenRequest]:
     """Yields the open requests of a service, as gateways said in the last seconds; none of a Redis that is away."""
     for found in _messages(client):

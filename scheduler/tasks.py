@@ -18,7 +18,15 @@ from pools.registration import node_identities
 from scheduler import agents, webhooks
 from scheduler.batches import batch_runner as batches
 from scheduler.batches.sending import GatewaySender
-from scheduler.control import active_operations, advising, ahead_of_clock, epochs, realised_figures, service_policy
+from scheduler.control import (
+    active_operations,
+    advising,
+    ahead_of_clock,
+    epochs,
+    realised_figures,
+    service_policy,
+    sleeping,
+)
 from scheduler.control.apply import publish as publishing
 from scheduler.control.epochs import EPOCH_LOOPS
 from scheduler.control.snapshot import offered_nodes
@@ -120,6 +128,12 @@ def publish() -> None:
     publishing.nudge(touched)
     node_identities.follow(client, now)
     beat("epochs", period_s=5.0, detail="publishing")
+
+
+@shared_task
+def mind_sleepers() -> None:
+    """Wakes services that requests wait for, and puts those to sleep that have had none for long enough."""
+    sleeping.look(timezone.now())
 
 
 @shared_task

@@ -16,6 +16,7 @@ WHOLE_CLASS = "ALL"  # the one class of the partition `whole`
 USUAL_S = {Loop.CARBON: 1800.0, Loop.SCALE: 1800.0, Loop.SHARD: 300.0, Loop.CLOCK: 1.0}  # periods
 _NO_QUEUE = OneWorld("live", "the simulator has no queue at the gateway")
 _STAYS = OneWorld("live", "a simulated request stays where it was sent until its engine begins it")
+_AWAKE = OneWorld("live", "simulated services stay awake")
 _OF_SETTINGS = "as settings have it"  # GREENSERVE_LOOPS
 
 
@@ -99,6 +100,14 @@ class Knobs:
     shadow: bool = setting(
         False,
         "a new instance warms up beside the one that it replaces, which then drains (throttLL'eM IV-D)",
+    )
+
+    sleep: str = setting(
+        "off",
+        "what becomes of a service without requests: off: it stays; stop: its engines end, and start for the next "
+        "request; level: they sleep with their weights in the machine's memory (vLLM's level 1), on the same GPUs",
+        ("off", "stop", "level"),
+        only=_AWAKE,
     )
 
     clock: str = setting(

@@ -229,6 +229,25 @@ class StartsTuning:
 
 
 @dataclass(frozen=True, slots=True)
+class SleepTuning:
+    """Services that sleep without traffic."""
+
+    idle_s: float | None = setting(
+        None,
+        "time without requests after which a service sleeps",
+        unset="until idling has cost what waking does",
+        least=0.0,
+        only=OneWorld("live", "simulated services stay awake"),
+    )
+    patience_s: float = setting(
+        60.0,
+        "how long a request waits for its service to wake, max_wait_s at most",
+        above=0.0,
+        only=OneWorld("live", "simulated requests wait as long as it takes"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Tuning:
     """One record for each step, and for what several share."""
 
@@ -246,6 +265,7 @@ class Tuning:
     queue: QueueTuning = field(default_factory=QueueTuning)
     threshold: ThresholdTuning = field(default_factory=ThresholdTuning)
     starts: StartsTuning = field(default_factory=StartsTuning)
+    sleep: SleepTuning = field(default_factory=SleepTuning)
 
 
 def changed(present: Tuning, given: Mapping[str, Any]) -> Tuning:

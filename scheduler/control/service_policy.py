@@ -161,6 +161,7 @@ def request_policy(knobs: Knobs, tuning: Tuning) -> wire.RequestPolicy:
     own |= {name: knobs.clock == name for name in _CLOCK_FLAGS}
     own |= _set(knobs, *_MEASURED) | {flag: getattr(knobs, name) is None for name, flag in _MEASURED.items()}
     own["aging_measured"] &= knobs.order == "sjf"
+    own["wake_patience_s"] = None if knobs.sleep == "off" else tuning.sleep.patience_s
     return wire.RequestPolicy(**own, tuning=_request_tuning(tuning))
 
 

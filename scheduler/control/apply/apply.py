@@ -15,7 +15,7 @@ from core.types import Command, Mode, ScaleTo, SetTpDegrees
 from pools import database_locks, wire
 from pools.database_locks import Lock
 from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, Service
-from scheduler.control import active_operations
+from scheduler.control import active_operations, sleep_states
 from scheduler.control.apply import gpu_memory, stand_ins, warm_pool
 from scheduler.control.apply.budgets import within
 from scheduler.control.apply.node_placement import NodeRoom, Placement, Standing, Start, Wanted, place
@@ -114,9 +114,14 @@ def apply_placement(service: Service, reporting: Collection[str], decisions: Map
 
     `decisions`: pool -> the decision that new ones carry.
     """
+    sleeps = sleep_states.of(service)
     wanted, standing, rooms = _wanted(service), _standing(service), _rooms(service, reporting)
+    if sleeps.asleep:
+        wanted = [replace(pool, workers={}) for pool in wanted]
     plan = stand_ins.serve_on(place(wanted, standing, rooms), wanted, standing, rooms)
     warm = dict(service.pools.filter(request_class__partition=service.partition_id).values_list("pk", "warm"))
+    if sleeps.asleep:
+        warm = Counter(s.pool_id for s in standing if sleeps.on_gpus)
     kept = warm_pool.keep(plan, wanted, standing, rooms, warm)
     plan = replace(plan, drains=tuple(pk for pk in plan.drains if pk not in kept.asleep))
     names = dict(Node.objects.values_list("pk", "name"))

@@ -9,7 +9,7 @@ import pytest
 from core.policy import presets
 from core.policy.setting_texts import SETTINGS
 from core.types import Loop
-from scheduler.control import epochs, service_policy, turn_context
+from scheduler.control import epochs, service_policy, sleeping, turn_context
 from tests.fakes.house import moment, refresh_feeds, report_all, requests_came
 from tests.fakes.policy_reading import watched
 
@@ -19,6 +19,7 @@ POLICIES = (
     *(("greenserve_epochs", {}), ("greenserve", {}), ("dynamollm", {}), ("throttllem", {}), ("muserve", {})),
     ("threshold", {}),
     ("freesh", {"clock": "primal_dual"}),
+    ("greenserve", {"sleep": "stop"}),
 )
 
 
@@ -38,6 +39,7 @@ def test_live_loops_gateways_and_agents_are_given_all_that_they_are_said_to_read
             patched.setattr(presets, "policy", lambda *given: watched(made(*given), seen))
             for loop in (Loop.CARBON, Loop.SCALE, Loop.SHARD):
                 epochs.run(service, loop, at)
+            sleeping.look(at)
 
     only = {name for name, item in SETTINGS.items() if item.metadata["only"] and item.metadata["only"].world != "live"}
     assert set(SETTINGS) - seen == only
