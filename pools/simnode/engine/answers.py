@@ -130,17 +130,12 @@ def _whole(kind: str, answer: CompleteAnswer, choice: dict[str, Any], more: dict
     return msgspec.json.encode(body)
 
 
-def models(model: str, max_model_len: int, created: int) -> bytes:
-    card = {
-        "id": model,
-        "object": "model",
-        "created": created,
-        "owned_by": "greenserve",
-        "root": model,
-        "parent": None,
-        "max_model_len": max_model_len,
-    }
-    return msgspec.json.encode({"object": "list", "data": [card]})
+def models(model: str, adapters: Mapping[str, str], max_model_len: int, created: int) -> bytes:
+    """Lists the model, and after it adapters (where they came from, by name), as vLLM does."""
+    common = {"object": "model", "created": created, "owned_by": "greenserve"}
+    card = {"id": model, **common, "root": model, "parent": None, "max_model_len": max_model_len}
+    loaded = [{"id": name, **common, "root": path, "parent": model} for name, path in adapters.items()]
+    return msgspec.json.encode({"object": "list", "data": [card, *loaded]})
 
 
 def error(status: int, kind: str, message: str, param: str | None) -> bytes:

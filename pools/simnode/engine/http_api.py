@@ -7,7 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Annotated, Any, Protocol, cast
 
 import msgspec
 from aiohttp import HttpVersion11, web
@@ -25,11 +25,20 @@ _WAKE_TAGS = ("weights", "kv_cache")
 PATHS = ("/v1/completions", "/v1/chat/completions")  # where it serves requests
 
 
+class _UnloadOrder(msgspec.Struct):
+    lora_name: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _LoadOrder(_UnloadOrder):
+    lora_path: Annotated[str, msgspec.Meta(min_length=1)]
+
+
 class ServedEngine(Protocol):
     """The engine as its HTTP surface needs it."""
 
     model: str
     max_model_len: int
+    adapters: dict[str, str]  # of LoRA, by name: where they came from
 
     @property
     def refusal(self) -> RequestError | None:
@@ -126,6 +135,8 @@ class HttpApi:
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/v1/load_lora_adapter", self._load_adapter)
+        app.router.add_post("/v1/unload_lora_adapter", self._unload_adapter)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/sleep", self._sleep)
@@ -144,8 +155,30 @@ class HttpApi:
         return web.Response(status=503 if self._engine.health else 200, text=self._engine.health)
 
     async def _models(self, _: web.Request) -> web.Response:
-        body = answers.models(self._engine.model, self._engine.max_model_len, self._created)
+        body = answers.models(self._engine.model, self._engine.adapters, self._engine.max_model_len, self._created)
         return web.Response(body=body, content_type="application/json")
+
+    async def _load_adapter(self, request: web.Request) -> web.Response:
+        """Loads it at once, as its weights are small. Requests by its name take the model's own times."""
+        adapters = self._engine.adapters
+        try:
+            order = msgspec.json.decode(await request.read(), type=_LoadOrder)
+        except msgspec.DecodeError as error:
+            return self._refuse(RequestError(400, f"lora_name and lora_path are needed: {error}", "lora_name"), {})
+        if order.lora_name in (self._engine.model, *adapters):
+            known = RequestError(400, f"The lora adapter '{order.lora_name}' has already been loaded.", "lora_name")
+            return self._refuse(known, {})
+        adapters[order.lora_name] = order.lora_path
+        return web.Response(text=f"Success: LoRA adapter '{order.lora_name}' added successfully.")
+
+    async def _unload_adapter(self, request: web.Request) -> web.Response:
+        try:
+            name = msgspec.json.decode(await request.read(), type=_UnloadOrder).lora_name
+        except msgspec.DecodeError as error:
+            return self._refuse(RequestError(400, f"lora_name is needed: {error}", "lora_name"), {})
+        if self._engine.adapters.pop(name, None) is None:
+            return self._refuse(RequestError(404, f"The lora adapter '{name}' cannot be found.", "lora_name"), {})
+        return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(text=self._engine.metrics())
@@ -213,7 +246,8 @@ class HttpApi:
         data = await request.read()
         if (refusal := self._engine.refusal) is not None:
             raise refusal
-        ask = (read_chat if chat else read_completion)(data, self._engine.model, self._engine.max_model_len)
+        models = (self._engine.model, *self._engine.adapters)
+        ask = (read_chat if chat else read_completion)(data, models, self._engine.max_model_len)
         if ask.priority and not self._engine.by_priority:
             message = f"Got priority {ask.priority} but Priority scheduling is not enabled."
             raise RequestError(400, message, "priority")
@@ -266,7 +300,7 @@ class HttpApi:
         answer = answers.CompleteAnswer(
             full_id,
             created,
-            self._engine.model,
+            ask.model,
             generated_text.text_of(seed, tokens),
             reply.finish,
             answers.usage(ask.prompt_tokens, tokens),
@@ -289,7 +323,7 @@ class HttpApi:
             raise ConnectionResetError("the client has gone")
         ids = ask.prompt.ids() if ask.return_token_ids else None
         seed, created = ask.prompt.seed, int(time.time())
-        events = answers.StreamFrames(ask.chat, full_id, created, self._engine.model, seed, ids)
+        events = answers.StreamFrames(ask.chat, full_id, created, ask.model, seed, ids)
         reply = _StreamedReply(transport, events, chunked)
         await self._run(generation, reply)
         if ask.include_usage:

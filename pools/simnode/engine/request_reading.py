@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -93,7 +94,7 @@ class _ChatBody(_Body, kw_only=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A request, understood: what the engine needs of it. `finish`: length | stop."""
+    """A request, understood: what the engine needs of it. `finish`: length | stop. `model`: as it was asked for."""
 
     chat: bool
     stream: bool
@@ -101,6 +102,7 @@ class Ask(msgspec.Struct, frozen=True):
     prompt: generated_text.Prompt
     output_tokens: int
     finish: str
+    model: str
     priority: int = 0
     return_token_ids: bool = False
     transfer: TransferParams = TransferParams()
@@ -119,14 +121,14 @@ _completion = msgspec.json.Decoder(_CompletionBody)
 _chat = msgspec.json.Decoder(_ChatBody)
 
 
-def read_completion(data: bytes, model: str, max_model_len: int) -> Ask:
-    """Raises RequestError."""
+def read_completion(data: bytes, models: Collection[str], max_model_len: int) -> Ask:
+    """Reads a request by one of the names that are served. Raises RequestError."""
     body = _decode(_completion, data)
-    return _ask(body, False, _prompt(body.prompt), body.max_tokens, model, max_model_len)
+    return _ask(body, False, _prompt(body.prompt), body.max_tokens, models, max_model_len)
 
 
-def read_chat(data: bytes, model: str, max_model_len: int) -> Ask:
-    """Raises RequestError."""
+def read_chat(data: bytes, models: Collection[str], max_model_len: int) -> Ask:
+    """Reads a request by one of the names that are served. Raises RequestError."""
     body = _decode(_chat, data)
     if not body.messages:
         raise RequestError(400, "messages must not be empty", "messages")
@@ -135,7 +137,7 @@ def read_chat(data: bytes, model: str, max_model_len: int) -> Ask:
         raise RequestError(400, message, "continue_final_message")
     prompt = generated_text.of_chat([(m.role, _message_text(m)) for m in body.messages], body.continue_final_message)
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    return _ask(body, True, prompt, limit, model, max_model_len)
+    return _ask(body, True, prompt, limit, models, max_model_len)
 
 
 def _decode(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
@@ -170,9 +172,14 @@ def _message_text(message: _ChatMessage) -> str:
 
 
 def _ask(
-    body: _Body, chat: bool, prompt: generated_text.Prompt, limit: int | None, model: str, max_model_len: int
+    body: _Body,
+    chat: bool,
+    prompt: generated_text.Prompt,
+    limit: int | None,
+    models: Collection[str],
+    max_model_len: int,
 ) -> Ask:
-    if body.model != model:
+    if body.model not in models:
         raise RequestError(404, f"The model `{body.model}` does not exist.", "model")
     if body.n not in (None, 1):
         raise RequestError(400, "n must be 1", "n")
@@ -192,6 +199,7 @@ def _ask(
         prompt=prompt,
         output_tokens=0 if partial else min(left, limit),
         finish="stop" if stops and not partial else "length",
+        model=body.model,
         priority=body.priority,
         return_token_ids=bool(body.return_token_ids),
         transfer=transfer,

@@ -46,6 +46,7 @@ class SimInstance:
         self.spec = spec
         self.model = spec.model
         self.max_model_len = spec.max_model_len
+        self.adapters: dict[str, str] = {}
         self.state = "starting"
         self.limits = spec.limits
         self.sleep_level = 0  # 0: awake
@@ -134,6 +135,7 @@ class SimInstance:
             kv_connector="simulated",
             start="warm",
             paths=PATHS,
+            adapters=tuple(sorted(self.adapters)),
         )
 
     def become(self, engine_model: EngineModel) -> None:

@@ -117,6 +117,30 @@ async def test_tokens_come_one_by_one_at_the_modelled_pace_when_streamed(
     assert times[-1] < prefill_s + 59 * step_s + 0.5
 
 
+async def test_adapter_is_served_from_its_loading_to_its_unloading(
+    session: aiohttp.ClientSession, node: SimnodeProcess, engine: str
+) -> None:
+    async def post(path: str, given: dict[str, Any]) -> int:
+        async with session.post(engine + path, json=given) as answer:
+            await answer.read()
+            return answer.status
+
+    load, unload = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+    order = {"lora_name": "legal", "lora_path": "/adapters/legal"}
+    assert await post("/v1/completions", body(model="legal")) == 404
+    assert await post(load, {"lora_name": "legal"}) == 400
+    assert [await post(load, order), await post(load, order)] == [200, 400]
+    async with session.get(f"{engine}/v1/models") as answer:
+        models = (await answer.json())["data"]
+    assert [(card["id"], card["parent"]) for card in models] == [(MODEL, None), ("legal", MODEL)]
+    _, statuses = node.send("GET", "/instances")
+    assert {one["uid"]: one["adapters"] for one in statuses}["e"] == ["legal"]
+    async with session.post(f"{engine}/v1/completions", json=body(model="legal")) as answer:
+        assert (await answer.json())["model"] == "legal"
+    assert [await post(unload, order), await post(unload, order)] == [200, 404]
+    assert await post("/v1/completions", body(model="legal")) == 404
+
+
 async def test_request_id_is_echoed_when_the_client_gives_one(session: aiohttp.ClientSession, engine: str) -> None:
     headers = {"X-Request-Id": "trace-7"}
     async with session.post(f"{engine}/v1/completions", json=body(max_tokens=1), headers=headers) as response:

@@ -22,12 +22,12 @@ REMOTE = {
 
 
 def completion(**body: Any) -> Ask:
-    return read_completion(json.dumps({"model": MODEL, "prompt": "hello", **body}).encode(), MODEL, 100)
+    return read_completion(json.dumps({"model": MODEL, "prompt": "hello", **body}).encode(), [MODEL], 100)
 
 
 def chat(**body: Any) -> Ask:
     messages = [{"role": "user", "content": "hello"}]
-    return read_chat(json.dumps({"model": MODEL, "messages": messages, **body}).encode(), MODEL, 100)
+    return read_chat(json.dumps({"model": MODEL, "messages": messages, **body}).encode(), [MODEL], 100)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_output_fills_max_tokens_when_eos_is_ignored() -> None:
 def test_output_is_made_up_from_the_prompt_when_nothing_tells_it() -> None:
     def asks(limit: int) -> list[Ask]:
         bodies = [{"model": MODEL, "prompt": f"prompt {n}", "max_tokens": limit} for n in range(30)]
-        return [read_completion(json.dumps(body).encode(), MODEL, 2000) for body in bodies]
+        return [read_completion(json.dumps(body).encode(), [MODEL], 2000) for body in bodies]
 
     assert asks(1000) == asks(1000)
     assert all(1 <= ask.output_tokens <= 512 and ask.finish == "stop" for ask in asks(1000))
@@ -135,7 +135,7 @@ def test_chat_is_refused_when_its_messages_are_bad(messages: object) -> None:
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"prompt": "no model"}'])
 def test_body_is_refused_when_it_is_no_request(data: bytes) -> None:
     with pytest.raises(RequestError) as caught:
-        read_completion(data, MODEL, 100)
+        read_completion(data, [MODEL], 100)
     assert caught.value.status == 400
 
 
