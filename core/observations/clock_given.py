@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from core.algorithms.clock.primal_dual import Curves
 from core.algorithms.placement.operator_partitions import weighted_mean
-from core.algorithms.placement.sensitivity import operators
+from core.algorithms.placement.sensitivity import operators, sensitivity
 from core.controllers.clock.clock_profile import InstanceLoad
 from core.controllers.clock.muserve_clock import EARLY_S
 from core.controllers.clock.threshold_clock import ThresholdClockObservation
+from core.controllers.fleet.explain import least_trusted
 from core.engine.engine_model import GPUS, EngineModel
 from core.engine.engine_params import GpuParams
 from core.engine.iteration import Totals
 from core.engine.load_profile import CLOCK_STEP_MHZ, LOWEST_MHZ, Floats, LoadProfile, clocks
+from core.engine.profiled_engine import ProfiledEngine
 from core.observations.demand.class_arrivals import STRETCH_S
 from core.observations.limits import at_factor, class_limits, left_for_tokens_s, planned
 from core.observations.mode_profile import Lengths
 from core.observations.request.request_configs import TBT_S
 from core.policy.knobs import Knobs
 from core.ports import EngineLimits
-from core.types import ClockObservation, Limits
+from core.types import ClockObservation, Limits, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +212,44 @@ def mean_iteration(lengths: Lengths, batch: float) -> Totals:
 def latency_weights(worker: EngineModel, lengths: Lengths, batch: float) -> dict[str, float]:
     """Returns the share of each latency that goes with the clock (mu-Serve 3.1): of a prompt alone (ttft), of a decode
     at this batch (tpot), and of the mean iteration (e2e)."""
+    return {name: weighted_mean(operators(worker, totals)) for name, totals in _iterations(lengths, batch).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """`weights`: the share of each latency (ttft, tpot, e2e) that goes with the clock, and `sources` what it rests on;
+    empty: not known."""
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+    sources: Mapping[str, Source] = field(default_factory=dict)
+
+
+def latency_sensitivity(worker: EngineModel | ProfiledEngine, lengths: Lengths, batch: float) -> Sensitivity:
+    """Returns how an engine's latencies react to the clock: of one that was profiled as it was measured, its iterations
+    at the top clock and at half of it; of another as the engine model scores its operators.
+
+    A profile times whole iterations. vLLM tells no times of layers, so that operators are the model's alone.
+    """
+    if isinstance(worker, EngineModel):
+        modelled = latency_weights(worker, lengths, batch)
+        return Sensitivity(modelled, dict.fromkeys(modelled, Source.MODELLED))
+    top = worker.gpu_params.f_max
+    weights, sources = {}, {}
+    for name, totals in _iterations(lengths, batch).items():
+        default, half = (worker.iteration_of(mhz, totals) for mhz in (top, top / 2.0))
+        weights[name] = min(1.0, sensitivity(default.t_s, half.t_s))
+        sources[name] = least_trusted((default.source, half.source))
+    return Sensitivity(weights, sources)
+
+
+def _iterations(lengths: Lengths, batch: float) -> dict[str, Totals]:
+    """Returns the iteration that each latency is a matter of."""
     mean = mean_iteration(lengths, batch)
-    of = {
+    return {
         "ttft": Totals.plain(lengths.prompt_tokens, 0.0, 0.0),
         "tpot": Totals(decodes=mean.decodes, context_tokens=mean.context_tokens),
         "e2e": mean,
     }
-    return {name: weighted_mean(operators(worker, totals)) for name, totals in of.items()}
 
 
 def with_use(seen: ClockObservation, kv_usage: float | None, max_num_seqs: int | None) -> ThresholdClockObservation:

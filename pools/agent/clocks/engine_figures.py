@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from core.engine.engine_model import UnknownConfiguration, engine_model
+from core.engine.engine_model import UnknownConfiguration
 from core.engine.load_profile import LoadProfile
+from core.engine.measured import engine_costs
 from core.engine.parameter_caches import cached
-from core.observations.clock_given import ProfileClocks, RecentRate, latency_weights
+from core.observations.clock_given import ProfileClocks, RecentRate, Sensitivity, latency_sensitivity
 from core.observations.load_profiles import full_load_profile
 from core.observations.mode_profile import Lengths, rounded
 from core.ports import EngineReading
@@ -109,18 +109,15 @@ class Figures:
         mode = Mode(kind.gpu, kind.tp)
         return full_load_profile(kind.engine_model_name, kind.engine, mode, lengths, shape.full_tokens, shape)
 
-    def weights(self, kind: EngineKind, lengths: Lengths | None, running: int) -> Mapping[str, float]:
-        """Returns the share of each latency (ttft, tpot, e2e) that goes with the clock (mu-Serve 3.1).
-
-        Empty: not known.
-        """
-        return {} if lengths is None else _weights(kind, lengths, rounded(running))
+    def sensitivity(self, kind: EngineKind, lengths: Lengths | None, running: int) -> Sensitivity:
+        """Returns the share of each latency that goes with the clock (mu-Serve 3.1): a profile's where there is one."""
+        return Sensitivity() if lengths is None else _sensitivity(kind, lengths, rounded(running))
 
 
 @cached(maxsize=1024)
-def _weights(kind: EngineKind, lengths: Lengths, batch: float) -> Mapping[str, float]:
+def _sensitivity(kind: EngineKind, lengths: Lengths, batch: float) -> Sensitivity:
     try:
-        costs = engine_model(kind.engine_model_name, kind.gpu, kind.tp, kind.engine)
-        return latency_weights(costs, lengths, batch)
+        costs = engine_costs(kind.engine_model_name, kind.gpu, kind.tp, kind.engine)
     except UnknownConfiguration:
-        return {}
+        return Sensitivity()
+    return latency_sensitivity(costs, lengths, batch)

@@ -32,14 +32,15 @@ class SlackRule:
     ) -> tuple[MuServeClockState, Why | None]:
         obs = observation(now_s, engine, seen)
         lengths = seen.load.lengths if self.by_sensitivity else None
-        weights = self.figures.weights(engine.kind, lengths, obs.running)
-        device = muserve_clock.observe_instance(obs, weights)
+        sensitivity = self.figures.sensitivity(engine.kind, lengths, obs.running)
+        device = muserve_clock.observe_instance(obs, sensitivity.weights)
         after, effects = asking.step(muserve_clock.step, state, device, self.config)
         if after.acted_s != now_s:
             return after, None
         inputs = dict(effects.rationale.inputs)
         partitions: Mapping[str, Mapping[str, Any]] = inputs.pop("partitions")
         inputs.update({f"{name}_{key}": value for name, own in partitions.items() for key, value in own.items()})
+        inputs.update({f"{name}_weight_source": source.value for name, source in sensitivity.sources.items()})
         more = {"running": obs.running, "waiting": obs.waiting}
         return after, why_of(effects.rationale, {**inputs, **more})
 

@@ -18,6 +18,7 @@ from core.engine.load_profile import servable
 from core.engine.profiled_engine import ProfiledEngine
 from core.engine.profiles import Point, Profile
 from core.engine.step_tables import step_table
+from core.observations.clock_given import Sensitivity, latency_sensitivity
 from core.observations.load_profiles import load_profile
 from core.observations.mode_profile import Lengths, mode_profile
 from core.predictors.engine_speed import engine_speed
@@ -186,3 +187,26 @@ def test_load_profile_of_a_profile_knows_its_source() -> None:
     found = servable(measured.engine_costs(MODEL, GPU, TP, ENGINE), 512.0, 128.0)
     assert found is not None
     assert found.source is Source.MEASURED
+
+
+def sensitivity_of(*, flat: bool) -> Sensitivity:
+    """`flat`: an engine that was measured to take as long at each clock."""
+    own = profile()
+    if flat:
+        top = {(p.prefill_tokens, p.batch, p.context_tokens): p.t_s for p in own.points if p.mhz == 1410.0}
+        points = (replace(p, t_s=top[p.prefill_tokens, p.batch, p.context_tokens]) for p in own.points)
+        own = replace(own, points=tuple(points))
+    measured.publish([own])
+    return latency_sensitivity(measured.engine_costs(MODEL, GPU, TP, ENGINE), Lengths(500.0, 200.0), 8.0)
+
+
+def test_sensitivity_is_what_a_profile_measured_under_its_clocks() -> None:
+    flat = sensitivity_of(flat=True)
+    assert flat.weights["tpot"] == pytest.approx(0.0, abs=1e-6)
+    assert flat.sources["tpot"] is Source.INTERPOLATED
+    assert flat.sources["ttft"] is Source.MODELLED  # a prompt by itself was not measured
+    as_modelled = sensitivity_of(flat=False)
+    measured.publish(())
+    modelled = latency_sensitivity(closed_form(MODEL, GPU, TP, ENGINE), Lengths(500.0, 200.0), 8.0)
+    assert set(modelled.sources.values()) == {Source.MODELLED}
+    assert as_modelled.weights == pytest.approx(modelled.weights, abs=0.1)

@@ -10,6 +10,7 @@ from core.engine import measured
 from core.engine.engine_model import GPUS, engine_model
 from core.engine.load_profile import clocks, from_costs, modelled
 from core.engine.profiles import profiles_of
+from core.observations.clock_given import Sensitivity
 from core.observations.mode_profile import Lengths
 from pools.agent.clocks.engine_figures import EngineKind, Figures, Load, ProfileShape
 from tests.fakes.engine_profiles import rows
@@ -127,11 +128,13 @@ def test_measured_profile_has_the_same_full_iteration_as_the_engine_model() -> N
 
 def test_prompts_depend_on_the_clock_more_than_decodes_do() -> None:
     figures = Figures()
-    weights = figures.weights(KIND, Lengths(2000.0, 200.0).rounded, 8)
+    weights = figures.sensitivity(KIND, Lengths(2000.0, 200.0).rounded, 8).weights
     assert 0.0 < weights["tpot"] < weights["e2e"] < weights["ttft"] <= 1.0
-    assert figures.weights(KIND, Lengths(2000.0, 200.0).rounded, 200)["tpot"] > weights["tpot"]
-    assert figures.weights(KIND, None, 8) == {}
-    assert figures.weights(EngineKind("nobody's", "A100-80GB", 4, "vllm-v1"), Lengths(512.0, 64.0), 8) == {}
+    assert figures.sensitivity(KIND, Lengths(2000.0, 200.0).rounded, 200).weights["tpot"] > weights["tpot"]
+    assert figures.sensitivity(KIND, None, 8) == Sensitivity()
+    assert (
+        figures.sensitivity(EngineKind("nobody's", "A100-80GB", 4, "vllm-v1"), Lengths(512.0, 64.0), 8) == Sensitivity()
+    )
 
 
 def test_shape_counts_where_the_engine_model_does_not_know_the_name() -> None:
@@ -142,7 +145,7 @@ def test_shape_counts_where_the_engine_model_does_not_know_the_name() -> None:
     assert known is not None
     assert found is not None
     assert found.watts == pytest.approx(known.watts, nan_ok=True)
-    assert figures.weights(own, lengths, 8) == pytest.approx(figures.weights(KIND, lengths, 8))
+    assert figures.sensitivity(own, lengths, 8).weights == pytest.approx(figures.sensitivity(KIND, lengths, 8).weights)
 
 
 def test_what_was_measured_counts_before_the_engine_model() -> None:
