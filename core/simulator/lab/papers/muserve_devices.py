@@ -57,7 +57,7 @@ _CLOCKS_AND_GPUS = why(
     "{base}; with 6 it has {own_6} for {base_6}.",
     own_6=Claim(figure(_at("muserve", 6), "gpu_hours"), 1.07),
     base_6=Claim(figure(_at("alpaserve", 6), "gpu_hours"), 1.05),
-    own=Claim(figure(_at("muserve", 14), "gpu_hours"), 1.66),
+    own=Claim(figure(_at("muserve", 14), "gpu_hours"), 1.8),
     base=Claim(figure(_at("alpaserve", 14), "gpu_hours"), 2.4),
     **{
         name: Claim(times(_at(_SCALING, n), _at("alpaserve", n)), written)
@@ -72,8 +72,8 @@ _ENOUGH = why(
         for name, policy, n, written in (
             ("more", "alpaserve", 16, 2.4),
             ("base", "alpaserve", 14, 2.4),
-            ("own_more", "muserve", 16, 1.66),
-            ("own", "muserve", 14, 1.66),
+            ("own_more", "muserve", 16, 1.8),
+            ("own", "muserve", 14, 1.8),
         )
     },
 )
@@ -105,12 +105,12 @@ _FEWER_GPUS = why(
     **{
         name: Claim(figure(_at("muserve", _SHAPE_DEVICES, share), what), written, unit)
         for name, share, what, written, unit in (
-            ("quarter", 0.25, "gpu_hours", 0.44, ""),
-            ("half", 0.5, "gpu_hours", 0.926, ""),
-            ("whole", 1.0, "gpu_hours", 1.17, ""),
+            ("quarter", 0.25, "gpu_hours", 0.505, ""),
+            ("half", 0.5, "gpu_hours", 1.13, ""),
+            ("whole", 1.0, "gpu_hours", 1.27, ""),
             ("slow", 0.25, "clock_mhz", 430.0, "MHz"),
             ("slower", 0.5, "clock_mhz", 403.0, "MHz"),
-            ("fast", 1.0, "clock_mhz", 565.0, "MHz"),
+            ("fast", 1.0, "clock_mhz", 494.0, "MHz"),
         )
     },
 )

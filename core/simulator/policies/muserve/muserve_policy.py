@@ -252,7 +252,8 @@ class _Clocks:
             self._domains.append((len(self._service),))
             self._states.append(None)
             self._know(replica)
-        return Answer((*commands, *starts), (*decisions, why))
+        held = why.reason == Reason.NO_CHANGE  # one was added of late
+        return Answer((*commands, *starts), (*decisions, *(() if held else (why,))))
 
     def _know(self, replica: Replica) -> None:
         """Takes in a replica, which is the next instance."""
