@@ -16,7 +16,6 @@ WHOLE_CLASS = "ALL"  # the one class of the partition `whole`
 USUAL_S = {Loop.CARBON: 1800.0, Loop.SCALE: 1800.0, Loop.SHARD: 300.0, Loop.CLOCK: 1.0}  # periods
 _NO_QUEUE = OneWorld("live", "the simulator has no queue at the gateway")
 _STAYS = OneWorld("live", "a simulated request stays where it was sent until its engine begins it")
-_AWAKE = OneWorld("live", "simulated services stay awake")
 _OF_SETTINGS = "as settings have it"  # GREENSERVE_LOOPS
 
 
@@ -107,7 +106,6 @@ class Knobs:
         "what becomes of a service without requests: off: it stays; stop: its engines end, and start for the next "
         "request; level: they sleep with their weights in the machine's memory (vLLM's level 1), on the same GPUs",
         ("off", "stop", "level"),
-        only=_AWAKE,
     )
 
     clock: str = setting(

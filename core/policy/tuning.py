@@ -237,7 +237,14 @@ class SleepTuning:
         "time without requests after which a service sleeps",
         unset="until idling has cost what waking does",
         least=0.0,
-        only=OneWorld("live", "simulated services stay awake"),
+    )
+    host_memory_gb: float | None = setting(
+        None,
+        "of sleep=level: what the machines have for weights of engines that sleep",
+        unset="enough for all",
+        least=0.0,
+        most=100_000.0,
+        only=OneWorld("simulator", "nobody reports how much memory a live machine has"),
     )
     patience_s: float = setting(
         60.0,

@@ -49,11 +49,16 @@ def sleeper(
     for (site, mode), count in workers.items():
         own, here = gpu(mode.gpu), count * mode.tp
         gpus[site, mode.gpu] += here
-        took_s = cold_start_s(overheads, model_name=model)
-        if kind == LEVEL:
-            took_s = wake_s(overheads, _WEIGHTS_IN_MEMORY, model, mode.tp)
+        took_s = waking_s(kind, overheads, model, mode.tp)
         longest_s = max(longest_s, took_s)
         wake_j += here * took_s * own.loaded_idle_w(own.f_max)
         saved_w += here * (own.loaded_idle_w(own.f_max if at_top else own.f_min) - own.idle_w)
     moved = {} if keeps_gpus else dict(gpus)
     return Sleeper(name, awake, open_requests, quiet_s, waited_s, longest_s, wake_j, saved_w, moved, idle_s)
+
+
+def waking_s(kind: str, overheads: Overheads, model: str, tp: int) -> float:
+    """Returns the seconds from the command to the first iteration of an engine. Raises UnknownConfiguration."""
+    if kind == LEVEL:
+        return wake_s(overheads, _WEIGHTS_IN_MEMORY, model, tp)
+    return cold_start_s(overheads, model_name=model)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from core.observations.fleet.sleep_given import OFF
 from core.observations.request.request_configs import itl_limit_s
 from core.policy.presets import PRESETS, Policy
 from core.policy.setting_texts import value_of
@@ -16,15 +17,16 @@ from core.simulator.kernel.simulated import ORDERS, InstanceSpec
 from core.simulator.policies.config import Reads, any_of
 from core.simulator.policies.cut_fleet import CutFleet
 from core.simulator.policies.scheduling import Served, queue_of, served_by_model
+from core.simulator.policies.sleeping_fleet import SleepingFleet
 from core.simulator.policies.world import Plan, World
 
 # What says what the fleet is to be, and how it becomes that.
 _KNOBS = (
     *("partition", "class_limits", "slo_factor", "fill", "tp", "alpha", "plan_ttft_share", "plan_tpot_share"),
-    *("carbon_period_s", "shadow"),
+    *("carbon_period_s", "shadow", "sleep"),
 )
 _TUNING = (
-    *("starts.warm_pool", "starts.weights_cached"),
+    *("starts.warm_pool", "starts.weights_cached", "sleep.idle_s", "sleep.host_memory_gb"),
     *("split.first_share", "split.link_gb_per_s", "split.latency_s", "split.chunked"),
 )
 _ROUTINGS = {"round_robin": "round_robin", "least_loaded": "least_loaded", "weighted_round_robin": "weighted"}
@@ -89,7 +91,7 @@ def with_rules(spec: InstanceSpec, config: StaticConfig, served: Served) -> Inst
 
 
 def begin(config: StaticConfig, world: World) -> Plan:
-    """Cuts the fleet for the declared load.
+    """Cuts the fleet for the declared load, or has services take turns on it.
 
     Raises:
         SimulationError: There is no such partition, or no GPU can serve.
@@ -97,4 +99,6 @@ def begin(config: StaticConfig, world: World) -> Plan:
     named = config.policy.knobs.partition
     served = served_by_model((service, service.partition(named)) for service in world.services)
     ruled = tuple(with_rules(spec, config, served[spec.model]) for spec in world.templates)
+    if config.policy.knobs.sleep != OFF:
+        return SleepingFleet(config.policy, config.routing, replace(world, templates=ruled)).begin()
     return CutFleet(config.policy, config.routing, replace(world, templates=ruled)).begin()

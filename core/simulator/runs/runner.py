@@ -28,7 +28,7 @@ from core.simulator.kernel.worlds import cost_row
 from core.simulator.policies import FreeshConfig, PolicyConfig, StaticConfig
 from core.simulator.policies.dynamollm.config import DynamollmConfig
 from core.simulator.scenario.layout import Layout, Traffic, check_load, dynamic_fleet, limits_of, static_fleet
-from core.simulator.scenario.scenario import Scenario, Service, policy_of
+from core.simulator.scenario.scenario import Group, Scenario, Service, policy_of
 from core.simulator.site_series import bin_s
 from core.simulator.workload import Tally, Workload, merge, stream
 from core.types import Limits
@@ -307,7 +307,15 @@ def warm_up(scenario: Scenario) -> None:
     """Compiles the kernel, or loads it from its cache: a second or minute that is no part of a run."""
     one: Ints = np.ones(1, np.int64)
     tiny = Arrivals(np.zeros(1), one, one, np.zeros(1, np.int64), np.zeros(1, np.int64))
-    calm = replace(scenario, overload="allow", policy=StaticConfig("single_pool"))
+    first, spec = scenario.services[0], _references(scenario)[0]
+    calm = replace(
+        scenario,
+        overload="allow",
+        policy=StaticConfig("single_pool"),
+        services=(first,),
+        groups=(Group((spec,)),),  # services may share a group's kind of instance, by turns
+        cut_fleet=False,
+    )
     run_scenario(calm, Requests((tiny,), iter(()), True, Tally()))
 
 

@@ -67,8 +67,9 @@ def test_both_worlds_take_or_refuse_every_setting_with_the_same_words(name: str)
 def test_simulated_loops_read_every_setting_that_is_not_for_live_services_alone() -> None:
     seen: set[str] = set()
     for name in PRESETS:
-        # As it is; and with the clock rule that no preset has.
-        for own in ({}, *([{"clock": "primal_dual"}] if name == "freesh" else [])):
+        # As it is; and with the clock rule, and with the sleep, that no preset has.
+        others = {"freesh": {"clock": "primal_dual"}, "least_loaded": {"sleep": "level"}}
+        for own in ({}, *([others[name]] if name in others else [])):
             config = FAMILIES[PRESETS[name].family].of(watched(policy(name, own), seen))
             if isinstance(config, (StaticConfig, DynamollmConfig)):
                 build(config, world({"east": 16}))  # they hold the policy itself, which are read there
