@@ -21,6 +21,7 @@ from frontend.fleet import chart_pages
 from pools.access import rights
 from pools.models import Service
 from scheduler import selectors as scheduler_selectors
+from scheduler.control.snapshot import offered_nodes
 from scheduler.operations.configure import registry
 from telemetry import selectors
 from telemetry.selectors.frames import SloFrame, SloSeries, TimeRange
@@ -170,6 +171,7 @@ def service(request: HttpRequest, name: str) -> HttpResponse:
         "changed": [setting for setting in settings if setting.changed],
         "knobs": settings,
         "without_effect": without_effect(found.knobs),
+        "short": offered_nodes.short_of(found),
         "pools": pools,
         "pool_count": pool_count,
         "decisions": scheduler_selectors.decisions().filter(service=found).exclude(kind="clock")[:DECISIONS_SHOWN],

@@ -165,7 +165,7 @@ _ALL = (
         _fields(
             "name:text! description:text model_card:name=models! partition:name=partitions!"
             " partitions:names=partitions! expected_rps:number? expected_prompt_tokens:whole?"
-            " expected_output_tokens:whole? policy:text knobs:object"
+            " expected_output_tokens:whole? weight:number min_gpus:whole max_gpus:whole? policy:text knobs:object"
         ),
         once=("partition",),
         always_in=(("partitions", "partition"),),

@@ -2972,9 +2972,24 @@ class AsyncServices:
         description: str | None = None,
         expected_output_tokens: int | None = None,
         expected_prompt_tokens: int | None = None,
+        max_gpus: int | None = None,
+        min_gpus: int | None = None,
         model_card: str | None = None,
         name: str | None = None,
-        ordering: Literal["name", "-name", "description", "-description", "policy", "-policy", "id", "-id"]
+        ordering: Literal[
+            "name",
+            "-name",
+            "description",
+            "-description",
+            "weight",
+            "-weight",
+            "min_gpus",
+            "-min_gpus",
+            "policy",
+            "-policy",
+            "id",
+            "-id",
+        ]
         | None = None,
         partition: str | None = None,
         policy: m.Policy | None = None,
@@ -2985,6 +3000,9 @@ class AsyncServices:
         Args:
             expected_output_tokens: Mean length of answers.
             expected_prompt_tokens: Mean length of prompts.
+            max_gpus: It never has more, not even where GPUs are free. Empty: there is no limit.
+            min_gpus: It has as many, where it needs them, before others get more than an instance for each class.
+                What it does not need, others may use.
             name: The `model` that clients send.
             ordering: The field to order by; with a minus the largest first.
             policy: A preset: the policy of a paper, or GreenServe's own.
@@ -2998,6 +3016,8 @@ class AsyncServices:
                     "description": description,
                     "expected_output_tokens": expected_output_tokens,
                     "expected_prompt_tokens": expected_prompt_tokens,
+                    "max_gpus": max_gpus,
+                    "min_gpus": min_gpus,
                     "model_card": model_card,
                     "name": name,
                     "ordering": ordering,

@@ -1459,6 +1459,10 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         expected_rps: Load to plan for until five minutes have been seen, in requests/s.
         expected_prompt_tokens: Mean length of prompts.
         expected_output_tokens: Mean length of answers.
+        weight: Its part beside other services where GPUs are scarce: 2 is twice as many as 1.
+        min_gpus: It has as many, where it needs them, before others get more than an instance for each class.
+            What it does not need, others may use.
+        max_gpus: It never has more, not even where GPUs are free. Empty: there is no limit.
         policy: A preset: the policy of a paper, or GreenServe's own.
         knobs: What is set otherwise than in the preset: knobs, and `tuning` by record.
     """
@@ -1473,6 +1477,9 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     expected_rps: float | None
     expected_prompt_tokens: int | None
     expected_output_tokens: int | None
+    weight: float
+    min_gpus: int
+    max_gpus: int | None
     policy: Policy
     knobs: dict[str, Any]
     etag: str
@@ -2746,6 +2753,10 @@ class NewService(TypedDict, total=False):
         expected_rps: Load to plan for until five minutes have been seen, in requests/s.
         expected_prompt_tokens: Mean length of prompts.
         expected_output_tokens: Mean length of answers.
+        weight: Its part beside other services where GPUs are scarce: 2 is twice as many as 1.
+        min_gpus: It has as many, where it needs them, before others get more than an instance for each class.
+            What it does not need, others may use.
+        max_gpus: It never has more, not even where GPUs are free. Empty: there is no limit.
         policy: A preset: the policy of a paper, or GreenServe's own.
         knobs: What is set otherwise than in the preset: knobs, and `tuning` by record.
     """
@@ -2758,6 +2769,9 @@ class NewService(TypedDict, total=False):
     expected_rps: float | None
     expected_prompt_tokens: int | None
     expected_output_tokens: int | None
+    weight: float
+    min_gpus: int
+    max_gpus: int | None
     policy: Policy
     knobs: Mapping[str, Any]
 
@@ -3082,6 +3096,10 @@ class ServiceChanges(TypedDict, total=False):
         expected_rps: Load to plan for until five minutes have been seen, in requests/s.
         expected_prompt_tokens: Mean length of prompts.
         expected_output_tokens: Mean length of answers.
+        weight: Its part beside other services where GPUs are scarce: 2 is twice as many as 1.
+        min_gpus: It has as many, where it needs them, before others get more than an instance for each class.
+            What it does not need, others may use.
+        max_gpus: It never has more, not even where GPUs are free. Empty: there is no limit.
         policy: A preset: the policy of a paper, or GreenServe's own.
         knobs: What is set otherwise than in the preset: knobs, and `tuning` by record.
     """
@@ -3094,6 +3112,9 @@ class ServiceChanges(TypedDict, total=False):
     expected_rps: float | None
     expected_prompt_tokens: int | None
     expected_output_tokens: int | None
+    weight: float
+    min_gpus: int
+    max_gpus: int | None
     policy: Policy
     knobs: Mapping[str, Any]
 

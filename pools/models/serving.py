@@ -6,8 +6,9 @@ import uuid
 
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 
+from core.algorithms.fleet.gpu_parts import EQUAL, Share
 from core.observations.limits import lacks_pace
 from core.policy import presets
 from core.policy.knobs import DYNAMO, WHOLE, Knobs
@@ -45,6 +46,26 @@ class Service(models.Model):
     )
     expected_prompt_tokens = models.PositiveIntegerField(null=True, blank=True, help_text="Mean length of prompts.")
     expected_output_tokens = models.PositiveIntegerField(null=True, blank=True, help_text="Mean length of answers.")
+    weight = models.FloatField(
+        default=EQUAL.weight,
+        db_default=EQUAL.weight,
+        help_text="Its part beside other services where GPUs are scarce: 2 is twice as many as 1.",
+    )
+    min_gpus = models.PositiveIntegerField(
+        default=EQUAL.min_gpus,
+        db_default=EQUAL.min_gpus,
+        verbose_name="min GPUs",
+        help_text=(
+            "It has as many, where it needs them, before others get more than an instance for each class. What it does "
+            "not need, others may use."
+        ),
+    )
+    max_gpus = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        verbose_name="max GPUs",
+        help_text="It never has more, not even where GPUs are free. Empty: there is no limit.",
+    )
     policy = models.CharField(
         max_length=20,
         default=presets.DEFAULT,
@@ -75,7 +96,12 @@ class Service(models.Model):
                     & Q(expected_output_tokens__isnull=False, expected_output_tokens__gt=0)
                 ),
                 name="service_expected_load_whole",
-            )
+            ),
+            models.CheckConstraint(condition=Q(weight__gt=0), name="service_weight_above_0"),
+            models.CheckConstraint(
+                condition=Q(max_gpus__isnull=True) | (Q(max_gpus__gte=1) & Q(max_gpus__gte=F("min_gpus"))),
+                name="service_max_gpus_from_min",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -85,6 +111,11 @@ class Service(models.Model):
         """Raises ValidationError: the policy or a knob makes no sense, names a partition that there is not, or has no
         objective to go by."""
         super().clean()
+        try:
+            self.share  # noqa: B018
+        except ValueError as error:
+            name, _, words = str(error).partition(": ")
+            raise ValidationError({name: words}) from None
         try:
             found = self.configured_policy().knobs
         except ValueError as error:
@@ -97,6 +128,11 @@ class Service(models.Model):
         chosen = Service.objects.filter(pk=self.pk).exclude(policy=self.policy, knobs=self.knobs)
         if self.pk is not None and chosen.exists() and (words := self.lacks_pace(self.limits())):
             raise ValidationError({"policy": words})
+
+    @property
+    def share(self) -> Share:
+        """Says what part of the GPUs it is to have. Raises ValueError where that cannot be, which `clean` prevents."""
+        return Share(self.weight, self.min_gpus, self.max_gpus)
 
     def limits(self) -> Limits:
         """Returns the service's objectives as limits."""

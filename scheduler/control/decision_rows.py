@@ -10,10 +10,12 @@ from django.db.models import Max, QuerySet
 
 from core.types import Alternative, Command, Effects, Loop, Rationale
 from pools.models import Pool, Service
+from scheduler.control.snapshot import offered_nodes
 from scheduler.json_values import to_json
 from scheduler.models import Decision, Epoch
 
 FAILED = "failed"
+_MOST = 500  # characters of a summary
 EXPECTED = ("power_w", "energy_j", "carbon_gco2e", "cost_usd", "ttft_s", "tpot_s")
 
 
@@ -22,7 +24,8 @@ def of_service(epoch: Epoch, effects: Effects, now: datetime, kind: Loop | None 
 
     `kind` where it is not the epoch's own: scale's follow-up of a carbon epoch.
     """
-    return _create(epoch, effects.rationale, effects.commands, now, kind, _labels(epoch.service))
+    short = offered_nodes.short_of(epoch.service)
+    return _create(epoch, effects.rationale, effects.commands, now, kind, _labels(epoch.service), short=short)
 
 
 def of_pools(epoch: Epoch, effects: Effects, now: datetime, kind: Loop | None = None) -> dict[int, int]:
@@ -73,7 +76,11 @@ def _create(
     kind: Loop | None,
     labels: Mapping[str, str],
     pool_id: int | None = None,
+    short: str = "",
 ) -> Decision:
+    """Stores a row. `short`: what GPUs the service lacks, which has its place whatever else the summary says."""
+    text = _advised_by(epoch) + _for_people(rationale.summary, labels)
+    short = short[:_MOST]
     return Decision.objects.create(
         kind=(kind or Loop(epoch.kind)).value,
         at=now,
@@ -81,7 +88,7 @@ def _create(
         epoch=epoch,
         pool_id=pool_id,
         reason=rationale.reason.value,
-        summary=(_advised_by(epoch) + _for_people(rationale.summary, labels))[:500],
+        summary=f"{text[: _MOST - len(short) - 1]} {short}" if short else text[:_MOST],
         inputs=to_json(rationale.inputs),
         alternatives=to_json(rationale.alternatives),
         commands=to_json(tuple(commands)),

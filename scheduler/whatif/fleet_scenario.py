@@ -16,6 +16,7 @@ from typing import Any
 from django.conf import settings
 from django.db.models import Min
 
+from core.algorithms.fleet.gpu_parts import EQUAL
 from core.cells import csv_text
 from core.engine import measured
 from core.engine.corrections import configuration
@@ -371,6 +372,7 @@ def _service(service: Service, workload: dict[str, Any], start: datetime) -> dic
     its loops begin with."""
     known = [service.partition, *service.partitions.exclude(pk=service.partition_id)]
     found: dict[str, Any] = {"model": service.model_card.engine_model_name, "workload": workload}
+    found |= {key: value for key, value in asdict(service.share).items() if value != getattr(EQUAL, key)}
     if partitions := {partition.name: own for partition in known if (own := _classes(service, partition))}:
         found["partitions"] = partitions
     if slo := {f"{slo.kind}_s": slo.objective_s for slo in service.slos.all()}:

@@ -7,7 +7,7 @@ its recent demand; nothing of it is stored.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -29,7 +29,7 @@ from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState
 
-KIND = "claims"  # of the ControllerState that says which GPUs a service was last asked to give back
+KIND = "claims"  # of the ControllerState that says which GPUs a service was last asked to give back, and is short of
 _FIXED, _FIXED_KEY = "", 0  # who has what nobody gives back: no service's name or key
 
 
@@ -58,24 +58,38 @@ def all_nodes(context: TurnContext) -> tuple[NodeView, ...]:
 
 
 def to_give_back(reporting: Collection[str], now: datetime) -> list[Service]:
-    """Returns the services that use GPUs which others have reserved, each once for the same GPUs."""
+    """Returns the services that use GPUs which others have reserved, each once for the same GPUs.
+
+    Notes what each service is short of, which its decisions and its page say (`short_of`).
+    """
     services = list(Service.objects.order_by("name"))
-    if len(services) < 2 or (first := next((own for own in services if _acts(own)), None)) is None:
+    shared = len(services) > 1 or any(own.max_gpus is not None for own in services)
+    first = next((own for own in services if _acts(own)), None)
+    if not shared or first is None:
+        ControllerState.objects.filter(kind=KIND).delete()
         return []
     context = turn_context.resolve(first, now, reporting)
     others = [own for own in services if own != first]
     found = _claims(context, _nodes(reporting, active_operations.drained_sites()), others)
-    return [own for own in services if _asked_anew(own, found.given_back.get(own.name, {}))]
+    return [own for own in services if _asked_anew(own, found)]
 
 
-def _asked_anew(service: Service, gpus: Mapping[Place, int]) -> bool:
+def short_of(service: Service) -> str:
+    """Says what GPUs the service was last found to be short of, and why; empty: of none."""
+    values = ControllerState.objects.filter(kind=KIND, service=service).values_list("value", flat=True)
+    return str(next((value.get("short", "") for value in values), ""))
+
+
+def _asked_anew(service: Service, found: Claims) -> bool:
     """Says whether this call, and no other process, found that a service is to give back other GPUs than before."""
-    asked = sorted([*place, count] for place, count in gpus.items())
+    asked = sorted([*place, count] for place, count in found.given_back.get(service.name, {}).items())
+    value = {"gpus": asked, "short": found.short(service.name).strip()}
     state, _ = ControllerState.objects.get_or_create(kind=KIND, service=service)
-    if state.value.get("gpus", []) == asked:
+    if state.value == value:
         return False
     rows = ControllerState.objects.filter(pk=state.pk, version=state.version)
-    return rows.update(version=state.version + 1, value={"gpus": asked}) == 1 and bool(asked)
+    changed = rows.update(version=state.version + 1, value=value) == 1
+    return changed and bool(asked) and asked != state.value.get("gpus", [])
 
 
 def _nodes(reporting: Collection[str], drained: Collection[int]) -> tuple[NodeGpus, ...]:
@@ -92,14 +106,14 @@ def _claims(
     """Returns the claims of the service and of `others`, on the nodes without what nobody gives back.
 
     That is what the pools have that are pinned (those of `pinned`, by key, too), and those of others whose loops do not
-    act. A service that is alone claims nothing: what it needs makes no difference.
+    act. A service that is alone, without a ceiling, claims nothing: what it needs makes no difference.
     """
     contexts = [turn_context.resolve(other, context.now, context.reporting) for other in others]
     acting = [own for own in contexts if _acts(own.service)]
     fixed = {*pinned, *(pin.pool_id for own in (context, *contexts) for pin in own.pins)}
     still = [own.service for own in contexts if own not in acting]
     fixed.update(Pool.objects.filter(service__in=still).values_list("pk", flat=True))
-    if not (acting or fixed):
+    if not (acting or fixed) and context.service.max_gpus is None:
         return claims(nodes, [ServiceNeed(context.service.name, {})])
     use = _use(fixed)
     free = claims(nodes, [ServiceNeed(_FIXED, use[_FIXED_KEY].gpus)]).left(context.service.name)
@@ -164,7 +178,7 @@ def _need(context: TurnContext, use: _Use) -> ServiceNeed:
     def sites_of(mode: Mode) -> list[str]:
         return sites if server in (None, mode) else []
 
-    return service_need(service.name, use.gpus, use.workers, classes, sites_of, knobs)
+    return service_need(service.name, use.gpus, use.workers, classes, sites_of, knobs, service.share)
 
 
 # -- DynamoLLM's servers ---------------------------------------------------------------------------

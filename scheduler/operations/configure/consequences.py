@@ -289,8 +289,30 @@ def _service(service: Service) -> Iterator[Consequence]:
     if not before and service.expected_rps is None:
         text = "Without a load to plan for, the first plan is for next to nothing until requests were seen."
         yield Consequence("warning", "expected_rps", text)
+    yield from _part(service)
     if service.pk and not service.pools.exists():
         yield Consequence("info", "", "It has no pool yet: add one at each site where it may run.")
+
+
+def _part(service: Service) -> Iterator[Consequence]:
+    """Yields what is wrong with its part: floors that not all can have, a ceiling below the smallest instance."""
+    gpus = Gpu.objects.count()
+    floors = sum(Service.objects.exclude(pk=service.pk).values_list("min_gpus", flat=True))
+    if service.min_gpus and floors + service.min_gpus > gpus:
+        text = (
+            f"The floors of all services come to {floors + service.min_gpus} GPUs, and the fleet has {gpus}: where all "
+            "need them, each gets fewer, by weight. Lower some."
+        )
+        yield Consequence("warning", "min_gpus", text)
+    if service.max_gpus is None or not service.pk:
+        return
+    sizes = [own.tp for own in published_profiles.offered_modes(service)]
+    if sizes and min(sizes) > service.max_gpus:
+        text = (
+            f"An instance of its model takes at least {min(sizes)} GPUs: with at most {service.max_gpus} it cannot be "
+            f"served. Give {min(sizes)} or more, or leave it out."
+        )
+        yield Consequence("error", "max_gpus", text)
 
 
 def _no_pace(service: Service) -> Iterator[Consequence]:

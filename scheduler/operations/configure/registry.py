@@ -239,6 +239,7 @@ _ALL = (
                 "Load to plan for until it is known",
                 ("expected_rps", "expected_prompt_tokens", "expected_output_tokens"),
             ),
+            Group("Its part of the GPUs, beside other services", ("weight", "min_gpus", "max_gpus")),
             Group("What runs it", ("policy", "knobs")),
         ),
         columns=("name", "model_card", "partition", "expected_rps", "policy"),

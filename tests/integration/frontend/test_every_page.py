@@ -34,7 +34,7 @@ BUDGETS = {  # of pages that put together what several lists show
     "figures": 15,
     "site": 20,
     "pool": 20,
-    "service": 20,
+    "service": 21,
     "tenant": 22,
     "overrides": 20,
     "trial": 20,

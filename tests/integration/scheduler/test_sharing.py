@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from html import unescape
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
+from django.test import Client
+from django.urls import reverse
 
 from core.controllers.fleet.explain import gpus_of
 from core.observations.fleet.dynamo_servers import Servers
@@ -21,9 +26,10 @@ from pools.models import Gpu, Instance, InstanceGpu, Partition, Pool, Service
 from scheduler import agents, tasks
 from scheduler.control import epochs, service_policy, turn_context
 from scheduler.control.apply import apply
-from scheduler.control.snapshot.offered_nodes import offered_nodes, servers, to_give_back
+from scheduler.control.snapshot.offered_nodes import offered_nodes, servers, short_of, to_give_back
 from scheduler.json_values import workers_from_json
-from scheduler.models import ControllerState, ControlMode, ServiceMode
+from scheduler.models import ControllerState, ControlMode, Decision, ServiceMode
+from scheduler.operations.configure import consequences
 from telemetry.models import CarbonFeed
 from tests.fakes.house import refresh_feeds, report_all, requests_came, second_service
 
@@ -159,6 +165,90 @@ def test_task_has_a_service_give_back_what_another_needs(
     requests_came(now, count=240, over_s=60, service=second.name)
     tasks.run_epochs("carbon")
     assert running(service) < had
+
+
+def share_of_fleet(service: Service, client: redis.Redis, at: datetime) -> int:
+    return sum(node.gpus for node in offered_nodes(context_of(service, client, at)))
+
+
+def test_weights_floors_and_ceilings_set_what_a_service_may_plan_with(
+    service: Service, redis_client: redis.Redis, now: datetime
+) -> None:
+    set_policy(service, "single_pool")
+    run_all(service, now)
+    second = second_service("single_pool")
+    requests_came(now, count=60_000, over_s=60, prompt_tokens=500, output_tokens=130, service=second.name)
+    requests_came(now, count=60_000, over_s=60, prompt_tokens=500, output_tokens=130, service=service.name)
+    equal = share_of_fleet(second, redis_client, now)
+    second.weight = 3.0
+    second.save()
+    assert share_of_fleet(second, redis_client, now) > equal
+    second.weight, second.max_gpus = 1.0, 2
+    second.save()
+    assert share_of_fleet(second, redis_client, now) == 2
+
+
+def test_decisions_and_page_say_whom_scarcity_costs_what_and_why(
+    service: Service, redis_client: redis.Redis, now: datetime, admin_client: Client
+) -> None:
+    set_policy(service, "single_pool")
+    run_all(service, now)
+    second = second_service("single_pool")
+    for own in (service, second):
+        requests_came(now, count=60_000, over_s=60, prompt_tokens=500, output_tokens=130, service=own.name)
+    to_give_back(agents.reporting(redis_client, now), now)
+    text = short_of(second)
+    assert text.startswith(f"{second.name} gets ")
+    assert f"{service.name} has" in text
+    run_all(second, now)
+    assert Decision.objects.filter(service=second, kind="carbon").latest("pk").summary.endswith(text)
+    assert text in unescape(admin_client.get(reverse("service", args=[second.name])).content.decode())
+    second.delete()
+    to_give_back(agents.reporting(redis_client, now), now)
+    assert short_of(service) == ""
+
+
+def test_service_that_is_alone_keeps_below_its_ceiling(
+    service: Service, redis_client: redis.Redis, now: datetime
+) -> None:
+    Service.objects.update(max_gpus=8)
+    service.refresh_from_db()
+    set_policy(service, "single_pool")
+    traffic(now, "llama3-70b")
+    run_all(service, now)
+    assert 0 < running(service) <= 8
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "words"),
+    [
+        ({"min_gpus": 8, "max_gpus": 4}, "max_gpus", "4 is below min_gpus, 8; raise it, or lower min_gpus"),
+        ({"max_gpus": 0}, "max_gpus", "0 is below 1; leave it out"),
+        ({"weight": 0.0}, "weight", "give a number above 0"),
+    ],
+)
+def test_part_that_cannot_be_meant_is_refused(
+    service: Service, values: dict[str, float], field: str, words: str
+) -> None:
+    for name, value in values.items():
+        setattr(service, name, value)
+    with pytest.raises(ValidationError) as refused:
+        service.full_clean()
+    assert any(words in text for text in refused.value.message_dict[field])
+    with pytest.raises(IntegrityError), transaction.atomic():
+        service.save()
+
+
+def test_form_warns_of_floors_and_ceilings_that_cannot_be_kept(service: Service) -> None:
+    service.min_gpus = 31
+    assert [own.text for own in consequences.of(service) if own.field == "min_gpus"] == [
+        "The floors of all services come to 31 GPUs, and the fleet has 30: where all need them, each gets fewer, by "
+        "weight. Lower some."
+    ]
+    service.min_gpus, service.max_gpus = 0, 1
+    found = [own for own in consequences.of(service) if own.field == "max_gpus"]
+    assert [own.level for own in found] == ["error"]
+    assert "takes at least 2 GPUs" in found[0].text
 
 
 def test_nothing_is_asked_of_a_service_whose_decisions_do_not_act(
