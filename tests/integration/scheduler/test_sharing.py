@@ -177,8 +177,8 @@ def test_weights_floors_and_ceilings_set_what_a_service_may_plan_with(
     set_policy(service, "single_pool")
     run_all(service, now)
     second = second_service("single_pool")
-    requests_came(now, count=60_000, over_s=60, prompt_tokens=500, output_tokens=130, service=second.name)
-    requests_came(now, count=60_000, over_s=60, prompt_tokens=500, output_tokens=130, service=service.name)
+    requests_came(now, count=2000, over_s=60, prompt_tokens=8000, output_tokens=3000, service=second.name)
+    requests_came(now, count=2000, over_s=60, prompt_tokens=8000, output_tokens=3000, service=service.name)
     equal = share_of_fleet(second, redis_client, now)
     second.weight = 3.0
     second.save()
@@ -195,7 +195,7 @@ def test_decisions_and_page_say_whom_scarcity_costs_what_and_why(
     run_all(service, now)
     second = second_service("single_pool")
     for own in (service, second):
-        requests_came(now, count=60_000, over_s=60, prompt_tokens=500, output_tokens=130, service=own.name)
+        requests_came(now, count=2000, over_s=60, prompt_tokens=8000, output_tokens=3000, service=own.name)
     to_give_back(agents.reporting(redis_client, now), now)
     text = short_of(second)
     assert text.startswith(f"{second.name} gets ")
