@@ -14,7 +14,7 @@ from django.views.decorators.http import require_http_methods
 
 from core.policy import presets
 from pools.access import audit, rights
-from pools.models import Service, Site, SloMetric
+from pools.models import Service, Site
 from scheduler.operations.configure import offering
 from scheduler.operations.configure.offering import LOAD, PERCENTILE, Offer
 
@@ -73,20 +73,6 @@ class OfferForm(Fields):
     )
     policy = forms.ChoiceField(choices=presets.choices, initial=presets.DEFAULT)
 
-    def offer(self) -> Offer:
-        """Returns what is offered, once the form is valid."""
-        given = self.cleaned_data
-        return Offer(
-            name=given["name"],
-            model=given["model"],
-            policy=given["policy"],
-            objectives_s={kind: seconds for kind in SloMetric if (seconds := given[f"{kind}_s"]) is not None},
-            max_model_len=given["max_model_len"],
-            percentile=given["percentile"],
-            sites=list(given["sites"]),
-            load={name: given[name] for name in LOAD},
-        )
-
 
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -95,7 +81,7 @@ def page(request: HttpRequest) -> HttpResponse:
     form = OfferForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         try:
-            made: Service = offering.make(audit.actor_of(request), form.offer())
+            made: Service = offering.make(audit.actor_of(request), Offer.of_fields(form.cleaned_data))
         except ValidationError as error:
             form.take(error)
         else:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -12,9 +10,9 @@ from rest_framework.status import HTTP_201_CREATED
 
 from core.policy import presets
 from pools.access import audit
-from pools.models import Site, SloMetric
+from pools.models import Site
 from scheduler.operations.configure import offering
-from scheduler.operations.configure.offering import LOAD, PERCENTILE, Offer
+from scheduler.operations.configure.offering import PERCENTILE, Offer
 from scheduler.operations.configure.registry import OWNED
 
 from ..rest.base import View
@@ -60,19 +58,6 @@ class OffersView(View):
         """Makes a service with its model, objectives and pools; all of it, or nothing."""
         asked = NewOffer(data=request.data)
         asked.is_valid(raise_exception=True)
-        made = offering.make(audit.actor_of(request, "api"), _offer(asked.validated_data))
+        made = offering.make(audit.actor_of(request, "api"), Offer.of_fields(asked.validated_data))
         data = _SHOWN(rows_of(_SERVICES).get(pk=made.pk), context={"request": request}).data
         return Response(data, status=HTTP_201_CREATED, headers={"Location": address(made), "ETag": data["etag"]})
-
-
-def _offer(given: dict[str, Any]) -> Offer:
-    return Offer(
-        name=given["name"],
-        model=given["model"],
-        policy=given["policy"],
-        objectives_s={kind: seconds for kind in SloMetric if (seconds := given[f"{kind}_s"]) is not None},
-        max_model_len=given["max_model_len"],
-        percentile=given["percentile"],
-        sites=given["sites"],
-        load={name: given[name] for name in LOAD},
-    )

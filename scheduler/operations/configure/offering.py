@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -41,6 +42,20 @@ class Offer:
     percentile: float = PERCENTILE
     sites: Sequence[Site] = ()
     load: Mapping[str, float | None] = field(default_factory=dict)
+
+    @classmethod
+    def of_fields(cls, given: Mapping[str, Any]) -> Offer:
+        """Reads the fields of a form or of a body: those of an offer, with objectives and load each by its name."""
+        return cls(
+            name=given["name"],
+            model=given["model"],
+            policy=given["policy"],
+            objectives_s={kind: seconds for kind in SloMetric if (seconds := given[f"{kind}_s"]) is not None},
+            max_model_len=given["max_model_len"],
+            percentile=given["percentile"],
+            sites=tuple(given["sites"]),
+            load={name: given[name] for name in LOAD},
+        )
 
 
 @transaction.atomic
