@@ -52,7 +52,14 @@ PUBLIC = {"login", "account_login", "mfa_authenticate", "openid_connect_login", 
 ADMINISTRATORS = {"people", "person", "keys", "key-tenants", "audit", "audit-csv"}  # to look at
 OWN = {"account-password", "account-two-step", "account-two-step-off", "account-codes", "account-tokens", "time-zone"}
 OWN |= {"account-token-revoke", "login", "account_login", "logout", "mfa_authenticate"}
-FORMS = {"engine-profile-import", "trial-new", "whatif-new", "whatif-apply", "whatif-experiment"}  # of operators
+FORMS = {
+    "engine-profile-import",
+    "offer",
+    "trial-new",
+    "whatif-new",
+    "whatif-apply",
+    "whatif-experiment",
+}  # of operators
 NOBODYS = {"int": "999999", "uuid": "00000000-0000-0000-0000-000000000000"}
 WRITES = {
     "acknowledge-alert": Right.OPERATE,

@@ -26,6 +26,7 @@ OTHERS = {  # by the pattern's name: what is no list of the router's
     "previews": [],  # only POST
     "experiments": ["experiments/"],
     "experiment": ["experiments/common-sites/"],
+    "offers": [],  # only POST
     "overheads": ["overheads/"],
     "period-figures": ["period-figures/?from=2026-01-01T00:00Z&to=2026-01-01T01:00Z"],
     "scenario": ["scenario/?base=azure-conv-12xh100"],

@@ -45,6 +45,7 @@ VIEWS = {  # addresses that are no resource, with what reading needs; a POST the
     "experiment": ["common-sites"],
     "tenant-use": ["acme"],
     "tenant-bill": ["acme"],
+    "offers": [],
     "overheads": [],
     "state-of-node": ["n1"],
     "shipped-gpu-types": [],
