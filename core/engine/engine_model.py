@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from core.engine import gpu_slices
 from core.engine.corrections import Correction, configuration, correction_of, factor
 from core.engine.engine_params import (
     ENGINES,
@@ -33,6 +34,7 @@ from core.engine.engine_params import (
 from core.engine.iteration import Iteration, Totals
 from core.engine.model_shape import ModelParams
 from core.engine.parameter_caches import cached
+from core.engine.parameter_sets import part
 from core.engine.second_set import NUMBERS, SecondSet, SecondWork, second_at, second_set, second_work
 from core.engine.steady_state import MAX_SEQUENCES, SteadyState, max_rps, steady_state
 from core.types import Limits, Source
@@ -125,14 +127,6 @@ def _constants(m: ModelParams, g: GpuParams, e: EngineParams, tp: int, second: S
     )
 
 
-def _part(g: GpuParams, share: float) -> GpuParams:
-    """Returns a share of a GPU, as if it were a smaller one."""
-    if share == 1.0:
-        return g
-    names = ("peak_flops", "hbm_bw", "mem_gb", "tdp_w", "idle_w", "c_clk")
-    return replace(g, **{name: getattr(g, name) * share for name in names})
-
-
 @dataclass(frozen=True, slots=True)
 class EngineModel:
     """One instance: a model on `tp` GPUs of a type under an engine. Make it with `engine_model`, which caches.
@@ -164,10 +158,10 @@ class EngineModel:
         if not 0.0 < self.share <= 1.0:
             raise ValueError(f"a share of a GPU is above 0 and at most 1, not {self.share}")
         m = model(self.model)
-        if fault := m.split_fault(self.tp):
+        if fault := gpu_slices.fault(self.gpu, self.tp) or m.split_fault(self.tp):
             raise UnsplittableModel(self.tp, fault)
         own, e, whole = parameters(self.engine, self.gpu)
-        g = _part(whole, self.share)
+        g = part(whole, self.share)
         second = None if own.number == 1 else second_set(own, m, g, e, self.ep)
         object.__setattr__(self, "gpu_params", g)
         object.__setattr__(self, "model_params", m)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 
+from core.engine import gpu_slices
 from core.engine.model_shape import BadShape, ModelParams, is_key, shape_of_key
 from core.engine.parameter_caches import cached
 from core.engine.parameter_sets import FITTED, MODELS, SETS, EngineParams, GpuParams, Gpus, ParameterSet, set_of
@@ -93,14 +94,15 @@ def knows_model(name: str) -> bool:
 def modelled_source(engine: str, gpu_name: str) -> Source:
     """Says what the closed form rests on: parameters fitted to the GPU type in the engine's set, or its data sheet."""
     found = set_of(engine)
-    by_sheet = found is not None and gpu_name not in found.fitted and gpu_name in GPUS
+    by_sheet = found is not None and gpu_slices.whole(gpu_name)[0] not in found.fitted and gpu_name in GPUS
     return Source.DATA_SHEET if by_sheet else Source.MODELLED
 
 
 @cache
 def fitted_engines(gpu_name: str) -> tuple[str, ...]:
     """Returns the engines for which the GPU type's parameters were fitted to measurements, by name."""
-    return tuple(sorted(name for one in SETS.values() if gpu_name in one.fitted for name in one.engines))
+    whole, _ = gpu_slices.whole(gpu_name)
+    return tuple(sorted(name for one in SETS.values() if whole in one.fitted for name in one.engines))
 
 
 def gpu_basis(gpu_name: str) -> str:
@@ -110,8 +112,10 @@ def gpu_basis(gpu_name: str) -> str:
     return measured if len(engines) == len(ENGINES) else in_part if engines else data_sheet
 
 
-def split_fault(model_name: str, tp: int) -> str:
+def split_fault(model_name: str, gpu_name: str, tp: int) -> str:
     """Says why a model cannot be cut over `tp` GPUs, and what can be chosen; empty: it can, or nobody knows it."""
+    if fault := gpu_slices.fault(gpu_name, tp):
+        return fault
     return model(model_name).split_fault(tp) if knows_model(model_name) else ""
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from core.engine import gpu_slices
 from core.engine.gpu_types import GpuType, gpu_types
 from core.engine.model_shape import ModelParams
 from core.engine.parameter_caches import cached
@@ -142,7 +143,10 @@ class ParameterSet:
     experts: ExpertParams = ExpertParams()
 
     def gpu(self, name: str) -> GpuParams | None:
-        """Returns a type's parameters, fitted or by data sheet; None: there is neither."""
+        """Returns a type's parameters, fitted or by data sheet; None: there is neither. A slice has its part."""
+        whole, slices = gpu_slices.whole(name)
+        if slices > 1:
+            return None if (found := self.gpu(whole)) is None else _slice(name, found, slices)
         if name in self.fitted:
             return self.fitted[name]
         own = gpu_types().get(name)
@@ -151,7 +155,7 @@ class ParameterSet:
     def engine(self, name: str, gpu: str) -> EngineParams:
         """Returns an engine's parameters on a GPU type. Raises KeyError."""
         of_gpus = self.engines[name]
-        return of_gpus.get(gpu) or of_gpus[""]
+        return of_gpus.get(gpu_slices.whole(gpu)[0]) or of_gpus[""]
 
     def format_of(self, model: ModelParams, gpu: GpuParams) -> FormatParams:
         """Returns the kernels that a model's weights run on. GPUs without units of a format unpack to 16 bit."""
@@ -219,10 +223,14 @@ def set_of(engine: str) -> ParameterSet | None:
 
 
 class Gpus(Mapping[str, GpuParams]):
-    """All GPU types that can be planned with, by the first set that has measured them, else by data sheet."""
+    """All GPU types that can be planned with, by the first set that has measured them, else by data sheet.
+
+    Slices can be looked up; a list names whole GPUs alone.
+    """
 
     def __getitem__(self, name: str) -> GpuParams:
-        found = next((one.fitted[name] for one in SETS.values() if name in one.fitted), None) or SETS[1].gpu(name)
+        whole, _ = gpu_slices.whole(name)
+        found = next((one for one in SETS.values() if whole in one.fitted), SETS[1]).gpu(name)
         if found is None:
             raise KeyError(name)
         return found
@@ -232,6 +240,21 @@ class Gpus(Mapping[str, GpuParams]):
 
     def __len__(self) -> int:
         return len(set(FITTED) | gpu_types().keys())
+
+
+def part(g: GpuParams, share: float) -> GpuParams:
+    """Returns a share of a GPU, as if it were a smaller one.
+
+    It has that part of compute, bandwidth, memory, TDP, and of what the GPU draws whatever it does. Kernels too small
+    to fill a GPU take as long as on the whole.
+    """
+    names = ("peak_flops", "hbm_bw", "mem_gb", "tdp_w", "idle_w", "c_clk")
+    return g if share == 1.0 else replace(g, **{name: getattr(g, name) * share for name in names})
+
+
+@cached(maxsize=256)
+def _slice(name: str, whole: GpuParams, slices: int) -> GpuParams:
+    return replace(part(whole, 1.0 / slices), name=name)
 
 
 @cached(maxsize=256)

@@ -147,7 +147,7 @@ def grid(
     clocks = [params.f_min + (params.f_max - params.f_min) * n / (CLOCKS - 1) for n in range(CLOCKS)]
     cells = []
     for tp in DEGREES:
-        if split_fault(model, tp):
+        if split_fault(model, gpu_type, tp):
             continue
         costs = engine_costs(model, gpu_type, tp, engine)
         for mhz in clocks:

@@ -111,7 +111,7 @@ def fit(model: str, gpu: str, tp: int, engine: str) -> Fit:
 
     Raises UnknownConfiguration.
     """
-    if fault := split_fault(model, tp):
+    if fault := split_fault(model, gpu, tp):
         whole = engine_model(model, gpu, 1, engine)
         memory_gb = tp * whole.gpu_params.mem_gb
         return Fit(gpu, tp, False, 0, whole.weight_bytes / GB, tp * whole.memory_bytes / GB, memory_gb, fault)

@@ -265,5 +265,5 @@ class Profile(models.Model):
         """Raises ValidationError: a TP degree that the model cannot be cut by."""
         super().clean()
         known = bool(self.tp) and self.model_card_id is not None
-        if known and (fault := split_fault(self.model_card.engine_model_name, self.tp)):
+        if known and (fault := split_fault(self.model_card.engine_model_name, self.gpu_type, self.tp)):
             raise ValidationError({"tp": f"{fault}."})

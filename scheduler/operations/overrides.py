@@ -55,7 +55,7 @@ def pin_workers(
         raise ValidationError({"pool": f"{text}: pin that partition first"})
     known = {mode.name for mode in published_profiles.offered_modes(pool.service)}
     for mode in found:
-        if fault := split_fault(pool.service.model_card.engine_model_name, mode.tp):
+        if fault := split_fault(pool.service.model_card.engine_model_name, mode.gpu, mode.tp):
             raise ValidationError({"workers": f"{mode.name}: {fault}"})
         if mode.name not in known:
             text = f"{mode.name} fits on no node of {pool.service}'s sites; known are {', '.join(sorted(known))}"

@@ -218,7 +218,7 @@ def _measured(groups: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _fits(model: str, gpu_type: str, tp: int, engine: str) -> bool:
-    if split_fault(model, tp):
+    if split_fault(model, gpu_type, tp):
         return False
     try:
         return engine_model(model, gpu_type, tp, engine).fits

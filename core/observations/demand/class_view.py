@@ -173,7 +173,7 @@ def profiles_of(
         return every
     found = {mode: own for mode, own in every.items() if _is_measured(engines, mode)}
     for mode, own in published.items():
-        if split_fault(engines.model, mode.tp):
+        if split_fault(engines.model, mode.gpu, mode.tp):
             continue  # published or not, no engine would start
         found[mode] = _trusted(own, engines, mode, lengths, limits, known)
     return found

@@ -448,7 +448,7 @@ def _group(section: Section, services: Sequence[Service]) -> Group:
         raise ScenarioError(f"{section.path}: {error}") from error
     tps = tuple(int(tp) for tp in section.numbers("tp_choices")) if "tp_choices" in section.names() else (first.tp,)
     for tp in tps:
-        if costs is None and (fault := split_fault(first.model, tp)):
+        if costs is None and (fault := split_fault(first.model, first.gpu, tp)):
             raise section.error("tp_choices", fault)
     found = Group(
         instances=tuple(replace(first, name=f"{name}-{n}") for n in range(count)),
@@ -467,7 +467,7 @@ def _instance(section: Section, name: str, costs: FixedCosts | None, services: S
     if costs is None:
         model, gpu_name, engine = section.text("model"), section.text("gpu"), section.text("engine", "vllm-v1")
         top_mhz = gpu(gpu_name).f_max
-        if fault := split_fault(model, tp):
+        if fault := split_fault(model, gpu_name, tp):
             raise section.error("tp", fault)
         engine_model(model, gpu_name, tp, engine)
     mine = [service for service in services if service.model in (None, model)]

@@ -95,7 +95,7 @@ def no_room(service: Service) -> str:
     card = service.model_card
     sites = largest_nodes(service).values()
     name = card.engine_model_name
-    modes = {(gpu, max(degrees_within(name, most))) for own in sites for gpu, most in own.items()}
+    modes = {(gpu, max(degrees_within(name, gpu, most))) for own in sites for gpu, most in own.items()}
     try:
         found = [shape_figures.fit(name, gpu, tp, card.engine) for gpu, tp in modes]
     except UnknownConfiguration:
@@ -105,16 +105,16 @@ def no_room(service: Service) -> str:
     return f"{card.name} fits on no node: {max(found, key=lambda one: one.room_gb).reason}."
 
 
-def degrees_within(model: str, gpus: int) -> list[int]:
-    """Returns the TP degrees that a model can be cut by on so many GPUs."""
-    return [tp for tp in TP_DEGREES if tp <= gpus and not split_fault(model, tp)]
+def degrees_within(model: str, gpu: str, gpus: int) -> list[int]:
+    """Returns the TP degrees that a model can be cut by on so many GPUs of a type."""
+    return [tp for tp in TP_DEGREES if tp <= gpus and not split_fault(model, gpu, tp)]
 
 
 def has_room(service: Service, mode: Mode) -> bool:
     """Says whether the model can be cut so and has room for a KV cache; one that the engine model does not know may run
     anywhere."""
     card = service.model_card
-    if split_fault(card.engine_model_name, mode.tp):
+    if split_fault(card.engine_model_name, mode.gpu, mode.tp):
         return False
     try:
         return engine_model(card.engine_model_name, mode.gpu, mode.tp, card.engine).kv_capacity_tokens > 0

@@ -235,16 +235,16 @@ def _fitting(card: ModelCard, nodes: QuerySet[Node]) -> tuple[int, int, str]:
     fitting = 0
     for own in kinds.values():
         for kind, count in own.items():
-            tp = _largest(card, count)
+            tp = _largest(card, kind, count)
             if (kind, tp) not in fits:
                 fits[kind, tp] = _fits(card, kind, tp)
-        fitting += any(fits[kind, _largest(card, n)] for kind, n in own.items())
+        fitting += any(fits[kind, _largest(card, kind, n)] for kind, n in own.items())
     return fitting, len(kinds), _need(card, [mode for mode, there in fits.items() if not there])
 
 
-def _largest(card: ModelCard, gpus: int) -> int:
-    """Returns the largest TP degree on so many GPUs that the model can be cut by."""
-    return max(published_profiles.degrees_within(card.engine_model_name, gpus), default=0)
+def _largest(card: ModelCard, kind: str, gpus: int) -> int:
+    """Returns the largest TP degree on so many GPUs of a kind that the model can be cut by."""
+    return max(published_profiles.degrees_within(card.engine_model_name, kind, gpus), default=0)
 
 
 def _fits(card: ModelCard, kind: str, tp: int) -> bool:
