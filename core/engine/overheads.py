@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from core.engine import gpu_slices
 from core.engine.engine_model import gpu, model
 
 Layout = tuple[int, ...]  # the TP degrees of a server's instances, in rising order
@@ -113,7 +114,7 @@ def clock_switch_s(overheads: Overheads, gpu_name: str, tp: int) -> float:
     The published whole contains the calls; with many GPUs the calls, made one after another, may take longer than it.
     """
     known = overheads.clock_switch_s
-    whole_s = known.get(gpu_name, max(known.values(), default=0.0))
+    whole_s = known.get(gpu_slices.whole(gpu_name)[0], max(known.values(), default=0.0))
     return max(whole_s, tp * overheads.clock_set_s)
 
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from core.engine import gpu_slices
 from core.engine.engine_model import gpu
 from core.simulator.kernel.outcome import Outcome
+from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.site_series import Series, Site
 from core.units import j_to_kwh, j_to_wh
 
@@ -92,7 +94,7 @@ def _bill(outcome: Outcome, members: list[int], site: Site) -> Bill:
     empty_s = _empty_s(outcome, members, site)
     empty_j = _idle_j(empty_s, outcome.series_j.shape[1])
     energy_j = float(sum(spent[members].sum() for spent in outcome.spent_j.values())) + float(empty_j.sum())
-    gpus = np.array([outcome.instances[i].tp * outcome.instances[i].gpu_share for i in members])
+    gpus = np.array([_gpus(outcome.instances[i]) for i in members])
     gpu_hours = float(gpus @ outcome.on_s[members]) / 3600.0
     series_j = outcome.series_j[members].sum(axis=0) + empty_j
     carbon_g, carbon_missing_j = _priced(outcome, series_j, site, site.carbon_g_per_kwh)
@@ -101,7 +103,7 @@ def _bill(outcome: Outcome, members: list[int], site: Site) -> Bill:
         energy_wh=j_to_wh(energy_j),
         empty_j=float(empty_j.sum()),
         gpu_hours=gpu_hours,
-        empty_gpu_hours=float(sum(own.sum() for own in empty_s.values())) / 3600.0,
+        empty_gpu_hours=float(sum(own.sum() / _slices_of(name) for name, own in empty_s.items())) / 3600.0,
         mhz_hours=float(gpus @ outcome.mhz_s[members]) / 3600.0,
         carbon_g=carbon_g,
         carbon_missing_wh=j_to_wh(carbon_missing_j),
@@ -109,6 +111,16 @@ def _bill(outcome: Outcome, members: list[int], site: Site) -> Bill:
         price_missing_wh=j_to_wh(price_missing_j),
         gpu_usd=None if site.usd_per_gpu_hour is None else gpu_hours * site.usd_per_gpu_hour,
     )
+
+
+def _gpus(spec: InstanceSpec) -> float:
+    """Returns the whole GPUs that an instance has, slices and shares as their part of one."""
+    return spec.tp * spec.gpu_share / _slices_of(spec.gpu)
+
+
+def _slices_of(gpu_type: str) -> int:
+    """Returns how many of a type make a GPU."""
+    return gpu_slices.whole(gpu_type)[1]
 
 
 def fleet_j(outcome: Outcome, sites: Mapping[str, Site]) -> Floats:
@@ -125,7 +137,8 @@ def _idle_j(empty_s: Mapping[str, Floats], bins: int) -> Floats:
 
 
 def _empty_s(outcome: Outcome, members: list[int], site: Site) -> dict[str, Floats]:
-    """Returns the GPU-seconds without an engine in each stretch of the energy series, (bins,), by type of GPU."""
+    """Returns the seconds of GPUs, or of slices, without an engine in each stretch of the energy series, (bins,), by
+    type."""
     bins = outcome.series_j.shape[1]
     if not site.powered_gpus:
         return {}
@@ -134,7 +147,7 @@ def _empty_s(outcome: Outcome, members: list[int], site: Site) -> dict[str, Floa
     found = {}
     for name, count in site.powered_gpus.items():
         own = [i for i in members if outcome.instances[i].gpu == name]
-        gpus = np.array([outcome.instances[i].tp * outcome.instances[i].gpu_share for i in own])
+        gpus = np.array([_gpus(outcome.instances[i]) for i in own]) * _slices_of(name)
         found[name] = np.maximum(0.0, count * width_s - gpus @ outcome.series_on_s[own])
     return found
 

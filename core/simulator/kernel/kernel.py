@@ -138,6 +138,7 @@ INSTANCE = np.dtype(
         ("switch_s", np.float64),  # from asking for one of them until it is there
         ("ahead", np.bool_),  # it looks ahead of the next iteration
         ("prompt_token_s", np.float64),  # what a prompt token takes at the top clock, in a full iteration
+        ("gpu", np.int64),  # which GPU it has a slice of, among all that are cut; NONE: it has whole ones
         # found
         ("state", np.int64),
         ("mhz", np.float64),
@@ -162,6 +163,7 @@ INSTANCE = np.dtype(
         ("look_iteration", np.int64),
         ("look_decodes", np.int64),
         ("wanted_mhz", np.float64),  # the clock by deadlines last asked for
+        ("own_mhz", np.float64),  # the clock that it would have on a GPU of its own
         ("coming_mhz", np.float64),  # that of the switch under way, and when it is there; infinite: none is under way
         ("comes_s", np.float64),
         # sums and counts of latencies so far, as engines count them: TTFT, gaps between tokens, E2E
@@ -748,16 +750,43 @@ def ask_clock(s: FleetArrays, i: int, mhz: float, now_s: float) -> None:
     s.eng[i].wanted_mhz = mhz
     if s.eng[i].switch_s <= 0.0:
         take_clock(s, i, mhz, now_s)
-    elif s.eng[i].comes_s == np.inf and mhz != s.eng[i].mhz:
+    elif s.eng[i].comes_s == np.inf and mhz != s.eng[i].own_mhz:
         s.eng[i].coming_mhz, s.eng[i].comes_s = mhz, now_s + s.eng[i].switch_s
 
 
 @compiled
 def take_clock(s: FleetArrays, i: int, mhz: float, now_s: float) -> None:
     """Lets an instance go on at another clock."""
+    mhz = clock_of_gpu(s, i, mhz, now_s)
     if mhz != s.eng[i].mhz:
         account_time(s, i, max(now_s, s.eng[i].on_since_s))
         s.eng[i].mhz = mhz
+
+
+@compiled
+def clock_of_gpu(s: FleetArrays, i: int, mhz: float, now_s: float) -> float:
+    """Returns the clock that an instance gets which would have `mhz`: on a slice the highest that anyone on the GPU
+    would have, which the others there get with it."""
+    s.eng[i].own_mhz = mhz
+    return mhz if s.eng[i].gpu == NONE else share_clock(s, i, now_s)
+
+
+@compiled
+def share_clock(s: FleetArrays, i: int, now_s: float) -> float:
+    """Returns the clock of the GPU that an instance has a slice of, and gives it to the others there."""
+    mhz = 0.0
+    for j in range(s.eng.size):
+        if s.eng[j].gpu == s.eng[i].gpu and s.eng[j].state != OFF:
+            mhz = max(mhz, s.eng[j].own_mhz)
+    for j in range(s.eng.size):
+        if j == i or s.eng[j].gpu != s.eng[i].gpu or s.eng[j].state == OFF or s.eng[j].mhz == mhz:
+            continue
+        if s.eng[j].steps == 0:
+            idle_up_to(s, j, now_s)
+        account_time(s, j, max(now_s, s.eng[j].on_since_s))
+        s.eng[j].mhz = mhz
+        cut(s, j, now_s)
+    return mhz
 
 
 @compiled
@@ -860,6 +889,8 @@ def switching_iteration(
     while it runs: at each of them its share of the work."""
     took_s, energy_j, alone_j, left = 0.0, 0.0, 0.0, 1.0
     mhz, coming_mhz, in_s = s.eng[i].mhz, s.eng[i].coming_mhz, s.eng[i].comes_s - s.eng[i].start_s
+    if s.eng[i].gpu != NONE:  # whether it gets the clock that comes depends on others: from the next iteration on
+        in_s = np.inf
     while True:
         t_s, own_j, _ = iteration(s.cost[i], mhz, new, cached, pairs, prefills, decodes, context)
         ends = took_s + left * t_s <= in_s
@@ -1199,7 +1230,7 @@ def idle_up_to(s: FleetArrays, i: int, now_s: float) -> None:
 def switch_on(s: FleetArrays, i: int, mhz: float, now_s: float) -> None:
     """Begins an instance's start; its time on counts from now."""
     s.eng[i].state = STARTING
-    s.eng[i].mhz = s.eng[i].wanted_mhz = mhz
+    s.eng[i].mhz = s.eng[i].wanted_mhz = s.eng[i].own_mhz = mhz
     s.eng[i].comes_s = np.inf
     s.eng[i].idle_since_s = s.eng[i].on_since_s = now_s
     s.counts[SEATS] += s.eng[i].max_sequences
@@ -1222,6 +1253,8 @@ def switch_off(s: FleetArrays, i: int, now_s: float) -> None:
     settle_idle(s, i, now_s)
     account_time(s, i, now_s)
     s.eng[i].state = OFF
+    if s.eng[i].gpu != NONE:
+        share_clock(s, i, now_s)
     s.counts[SEATS] -= s.eng[i].max_sequences
 
 
@@ -1297,6 +1330,7 @@ def will_be_handed(s: FleetArrays, r: int) -> None:
 @compiled
 def set_clock(s: FleetArrays, i: int, mhz: float, now_s: float) -> None:
     """Sets a clock that holds from now on when idle, from the next iteration on when busy."""
+    mhz = clock_of_gpu(s, i, mhz, now_s)
     if mhz != s.eng[i].mhz:
         settle_idle(s, i, now_s)
         account_time(s, i, now_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from core.algorithms.clock.deadline_clock import MOST_PROMPTS, PROMPT
 from core.algorithms.fleet.arrival_replay import MOST_SEEN
 from core.algorithms.split.step_fit import FIT
+from core.engine import gpu_slices
 from core.engine.compiled_model import COST_COLUMNS, COSTS, TIME0, iteration, model_row
 from core.simulator.kernel import kernel
 from core.simulator.kernel.commands import FleetView, RequestView, Sequences
@@ -21,6 +23,7 @@ from core.simulator.kernel.simulated import ORDERS, ROUTINGS, FixedCosts, FleetS
 
 KINDS = ("prefill", "decode", "idle", "transition")
 KNOWN = ("number", "arrival_s", "prompt", "cached", "predicted", "due_s", "cell", "service", "tenant")
+_EPS = 1e-9
 _ROWS = 1024  # of `own` to begin with; more when needed
 
 
@@ -89,7 +92,7 @@ def _instance_rows(specs: Sequence[InstanceSpec], costs: Floats) -> NDArray[np.v
     rows["order"] = [ORDERS.index(spec.scheduling.order) for spec in specs]
     for name in ("aging", "token_s", "prefill_token_s", "preempts_s", "margin", "itl_limit_s"):
         rows[name] = [getattr(spec.scheduling, name) for spec in specs]
-    rows["queue_head"] = rows["queue_tail"] = rows["first_lax"] = kernel.NONE
+    rows["queue_head"] = rows["queue_tail"] = rows["first_lax"] = rows["gpu"] = kernel.NONE
     for row, spec, cost in zip(rows, specs, costs, strict=True):
         if spec.pacing is not None:
             row["floor_mhz"], row["step_mhz"] = spec.pacing.floor_mhz, spec.pacing.step_mhz
@@ -141,6 +144,7 @@ class CompiledWorld:
         self._fleet, self._blocks, self._sink = fleet, blocks, sink
         self._specs: list[InstanceSpec] = []
         self._pool: list[int] = []
+        self._gpus: list[tuple[str, str]] = []  # those that are cut: the site and the type of their slices
         self._numbered = 0
         self._latencies_then = np.zeros((0, 3, 2))
         self._last_s = 0.0  # of all that was handed to the sink
@@ -181,7 +185,7 @@ class CompiledWorld:
         weights = fleet.weights or (1.0,) * len(fleet.instances)
         for number, pool in enumerate(fleet.pools):
             for i in pool.members:
-                kernel.switch_on(self._state, i, fleet.instances[i].mhz, 0.0)
+                self.switch_on(i, 0.0)
                 self.serve(i, number, weights[i], 0.0)
         self._load_block()
 
@@ -291,7 +295,23 @@ class CompiledWorld:
         )
 
     def switch_on(self, i: int, now_s: float) -> None:
+        self._state.eng["gpu"][i] = self._gpu_for(i)
         kernel.switch_on(self._state, i, self._specs[i].mhz, now_s)
+
+    def _gpu_for(self, i: int) -> int:
+        """Returns the GPU that an instance gets a slice of: the fullest with room, so that whole ones stay free."""
+        own, eng = self._specs[i], self._state.eng
+        if not gpu_slices.is_slice(own.gpu):
+            return kernel.NONE
+        taken: defaultdict[int, float] = defaultdict(float)
+        for j in np.flatnonzero(eng["state"] != kernel.OFF).tolist():
+            taken[int(eng["gpu"][j])] += self._specs[j].gpu_share
+        place, most = (own.site, own.gpu), gpu_slices.whole(own.gpu)[1] - own.gpu_share + _EPS
+        room = [gpu for gpu, at in enumerate(self._gpus) if at == place and taken[gpu] <= most]
+        if not room:
+            self._gpus.append(place)
+            return len(self._gpus) - 1
+        return max(room, key=lambda gpu: (taken[gpu], -gpu))
 
     def serve(self, i: int, pool: int, weight: float, now_s: float) -> None:
         self._pool[i] = pool

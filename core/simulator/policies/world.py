@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from core.algorithms.fleet.gpu_parts import EQUAL, Share
 from core.algorithms.fleet.sharing import Claims, NodeGpus, ServiceNeed, claims
+from core.engine import gpu_slices
 from core.engine.overheads import Overheads
 from core.observations.demand.class_view import typical_lengths
 from core.observations.limits import LONG_ANSWER
@@ -46,7 +47,10 @@ class SiteInfo:
     def nodes(self) -> tuple[NodeGpus, ...]:
         found = []
         for gpu, count in sorted(self.gpus.items()):
-            for n, size in enumerate(self.sizes.get(gpu) or alike(count, self.gpus_per_node)):
+            sizes = self.sizes.get(gpu) or alike(count, self.gpus_per_node)
+            if gpu_slices.is_slice(gpu):  # no instance has two: for plans each is a node of its own
+                sizes = (1,) * count
+            for n, size in enumerate(sizes):
                 found.append(NodeGpus(self.name, f"{gpu}/{n:05}", gpu, size))
         return tuple(found)
 
