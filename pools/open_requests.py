@@ -43,6 +43,15 @@ def open_requests(client: redis.Redis, service: str) -> Iterator[OpenRequest]:
                 yield OpenRequest(request_id, at_s, prompt, output)
 
 
+def waiting_since(client: redis.Redis) -> dict[str, list[float]]:
+    """Returns when the open requests of each service came, in Unix seconds, by its name."""
+    found: dict[str, list[float]] = {}
+    for message in _messages(client):
+        for index, at_s in zip(message.service, message.started_at_s, strict=True):
+            found.setdefault(message.services[index], []).append(at_s)
+    return found
+
+
 def _messages(client: redis.Redis) -> Iterator[wire.OpenRequests]:
     try:
         names = [str(name, "utf-8") for name in client.zrange(wire.GATEWAYS_KEY, 0, -1)]  # type: ignore[arg-type]

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import redis
 from django.db import IntegrityError, transaction
-from django.db.models import Max
+from django.db.models import F, Max
 from django.utils import timezone
 
 from core.controllers.fleet import sleep
@@ -25,51 +26,52 @@ from core.engine.overheads import Overheads
 from core.observations import asking
 from core.observations.demand.class_arrivals import STRETCH_S
 from core.observations.fleet import sleep_given
+from core.policy.presets import Policy
 from core.types import Effects, Loop, Mode, PutToSleep, WakeUp
-from pools.models import Gpu, InstanceGpu, Service
-from pools.open_requests import gateways_known, open_requests
+from pools import engine_knowledge
+from pools.models import Gpu, Instance, InstanceGpu, Pool, Service
+from pools.open_requests import gateways_known, waiting_since
 from scheduler import agents
 from scheduler.control import active_operations, decision_rows, epochs, recordings, sleep_states, turn_context
 from scheduler.control.apply import apply, publish
 from scheduler.control.sleep_states import KIND, SleepState
-from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import workers_from_json
-from scheduler.models import ControllerState
+from scheduler.models import ControllerState, ServiceMode
 from telemetry.models import DemandSketch
 
 log = logging.getLogger(__name__)
 
+PLANS_ANEW_S = 10.0  # at most so often, of a service without a plan for any instance
+
 
 def look(now: datetime) -> None:
-    """Takes one turn for all services that may sleep; cheap where none may."""
-    services = [own for own in Service.objects.all() if _may_sleep(own)]
-    if not services:
-        return
+    """Takes one turn for all services that may sleep; cheap where none may.
+
+    All of them are read together; only one that changes is read again, with all that its loops go by.
+    """
     client = agents.connect()
-    reporting = agents.reporting(client, now)
-    found = [_Sleeping(turn_context.resolve(own, now, reporting), client) for own in services]
-    sleepers = {own.service.pk: sleeper for own in found if (sleeper := own.observed()) is not None}
-    if not sleepers:
+    found = _read(client, now)
+    if not found:
         return
-    observation = SleepObservation(now.timestamp(), tuple(sleepers.values()), _free(reporting))
+    sleepers = [sleeper for own in found if (sleeper := own.sleeper(now.timestamp())) is not None]
+    reporting = agents.reporting(client, now)
+    free = _free(reporting)
+    observation = SleepObservation(now.timestamp(), tuple(sleepers), free)
     with asking.noting() as notes:
         _, effects = asking.step(sleep.step, None, observation, SleepConfig())
     wishes = {command.service: isinstance(command, PutToSleep) for command in _changes(effects)}
     touched: frozenset[str] = frozenset()
     for own in sorted(found, key=lambda own: not wishes.get(own.service.name, False)):  # who makes room goes first
         asleep = wishes.get(own.service.name)
-        if asleep is not None:
-            touched |= own.change(asleep, effects, notes)
+        if asleep is None:
+            own.note(now.timestamp())
+            if free and own.lacks_plan(now):
+                epochs.run_now(own.service, now)
+        else:
+            touched |= _change(own, asleep, effects, notes, reporting, now)
     if touched:
         publish.publish(client, timezone.now())
         publish.nudge(touched)
-
-
-def _may_sleep(service: Service) -> bool:
-    if service.policy_knobs().sleep == sleep_given.OFF or not epochs.has_plan(service):
-        return False
-    decides = active_operations.loops_run(service) and active_operations.acts(service)
-    return decides and not active_operations.is_paused(service, Loop.SCALE)
 
 
 def _changes(effects: Effects) -> Iterable[PutToSleep | WakeUp]:
@@ -83,80 +85,169 @@ def _free(reporting: Iterable[str]) -> Mapping[Place, int]:
     return Counter(rows.values_list("node__cluster__site__name", "gpu_type"))
 
 
+@dataclass(slots=True)
 class _Sleeping:
-    """A service that may sleep, in one turn."""
+    """A service that may sleep, as it is now.
 
-    def __init__(self, context: TurnContext, client: redis.Redis) -> None:
-        self._context, self._client = context, client
-        self.service = context.service
-        self._row, _ = ControllerState.objects.get_or_create(
-            kind=KIND, service=self.service, defaults={"value": SleepState(since_s=context.now.timestamp()).as_json()}
-        )
-        self._state = sleep_states.read(self._row, context.knobs.sleep)
+    `planned_at`: when its plan was last looked at. `waiting`: when each of its open requests came, in Unix seconds;
+    None: no gateway is heard. `came_s`: until when requests came, by their records. `starts`: an engine is starting.
+    """
 
-    def observed(self) -> Sleeper | None:
-        """Returns the service as the controller sees it, and keeps when requests of it were last open; None: its model
-        is not known, so that nobody can say what waking costs."""
-        now_s, name = self._context.now.timestamp(), self.service.name
-        known = gateways_known(self._client)
-        since = [own.started_at_s for own in open_requests(self._client, name)] if known else []
-        if since and not self._state.asleep and now_s - self._state.seen_s >= STRETCH_S:
-            self._keep_seen(now_s)
-        last = DemandSketch.objects.filter(service=name).aggregate(at=Max("start_at"))["at"]
-        recent_s = 0.0 if last is None else last.timestamp() + STRETCH_S
-        quiet_s = max(0.0, now_s - max(self._state.since_s, self._state.seen_s, recent_s))
-        card, knobs = self.service.model_card, self._context.knobs
+    service: Service
+    policy: Policy
+    planned_at: datetime
+    row: ControllerState
+    state: SleepState
+    waiting: Sequence[float] | None
+    workers: Counter[tuple[str, Mode]] = field(default_factory=Counter)
+    came_s: float = 0.0
+    starts: bool = False
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self.waiting) or self.starts
+
+    def sleeper(self, now_s: float) -> Sleeper | None:
+        """Returns the service as the controller sees it; None: its model is not known, so that nobody can say what
+        waking costs, or it has no plan to wake by."""
+        knobs, state = self.policy.knobs, self.state
+        if not self.workers:
+            return None
         try:
             return sleep_given.sleeper(
-                name,
-                card.engine_model_name,
+                self.service.name,
+                self.service.model_card.engine_model_name,
                 knobs.sleep,
-                self._workers(),
+                self.workers,
                 Overheads(),
-                awake=not self._state.asleep,
-                open_requests=len(since) if known else None,
-                quiet_s=quiet_s,
-                waited_s=max((now_s - at_s for at_s in since), default=0.0),
-                idle_s=self._context.tuning.sleep.idle_s,
+                awake=not state.asleep,
+                open_requests=None if self.waiting is None else len(self.waiting) + self.starts,
+                quiet_s=0.0 if self._busy else max(0.0, now_s - max(state.since_s, state.seen_s, self.came_s)),
+                waited_s=max((now_s - at_s for at_s in self.waiting or ()), default=0.0),
+                idle_s=self.policy.tuning.sleep.idle_s,
                 at_top=knobs.clock == "fixed",
-                keeps_gpus=knobs.sleep == sleep_given.LEVEL,
+                keeps_gpus=state.on_gpus,
             )
         except UnknownConfiguration as error:
-            log.warning("%s stays awake: what it costs to wake is not known: %s", name, error)
+            log.warning("%s stays awake: what it costs to wake is not known: %s", self.service.name, error)
             return None
 
-    def _workers(self) -> dict[tuple[str, Mode], int]:
-        found: Counter[tuple[str, Mode]] = Counter()
-        for pool in self._context.pools:
-            for mode, count in workers_from_json(pool.workers).items():
-                found[pool.site.name, mode] += count
-        return dict(found)
+    def lacks_plan(self, now: datetime) -> bool:
+        """Says whether requests wait for it, its plan has no instance, and another one might: GPUs are free now."""
+        return self.state.short and not self.workers and (now - self.planned_at).total_seconds() >= PLANS_ANEW_S
 
-    def _keep_seen(self, now_s: float) -> None:
-        value = {**self._row.value, "seen_s": now_s}
-        rows = ControllerState.objects.filter(pk=self._row.pk, version=self._row.version)
-        if rows.update(version=self._row.version + 1, value=value):
-            self._row.refresh_from_db()
-            self._state = sleep_states.read(self._row, self._context.knobs.sleep)
+    def note(self, now_s: float) -> None:
+        """Keeps that it is busy now and then, and whether requests wait for it that cannot wake it."""
+        state = replace(self.state, short=self.state.asleep and bool(self.waiting))
+        if self._busy and not state.asleep and now_s - state.seen_s >= STRETCH_S:
+            state = replace(state, seen_s=now_s)
+        if state != self.state:
+            rows = ControllerState.objects.filter(pk=self.row.pk, version=self.row.version)
+            rows.update(version=self.row.version + 1, value=state.as_json())
 
-    def change(self, asleep: bool, effects: Effects, notes: list[dict[str, object]]) -> frozenset[str]:
-        """Puts the service to sleep, or wakes it, with its decision. Returns the nodes to nudge."""
-        context, now = self._context, self._context.now
-        effects = sleep.of_service(effects, self.service.name)
-        value = SleepState(asleep, now.timestamp(), self._state.seen_s).as_json()
-        index = -round(1000 * now.timestamp())
-        started_at = timezone.now()
-        try:
-            with transaction.atomic():
-                status = epochs.status_of(effects)
-                epoch = epochs.stored_epoch(context, Loop.SCALE, index, started_at, time.monotonic(), status)
-                apply.lock()
-                recordings.keep(epoch, notes, now)
-                epochs.swap(self._row, value)
-                decision_rows.of_service(epoch, effects, now)
-                return apply.apply_placement(
-                    self.service, context.reporting, decision_rows.latest_by_pool(self.service)
-                )
-        except (epochs.Stale, IntegrityError):
-            log.info("%s: another turn came first", self.service)
-            return frozenset()
+
+# -- what there is -----------------------------------------------------------------------------------
+
+
+def _read(client: redis.Redis, now: datetime) -> list[_Sleeping]:
+    """Reads the services that may sleep now; so many queries for fifty as for one."""
+    every = Service.objects.select_related("model_card").order_by("name")
+    policies = {own: own.own_policy() for own in every}
+    planned = _planned_at([own for own, policy in policies.items() if policy.knobs.sleep != sleep_given.OFF])
+    services = [own for own in every if own.pk in planned]
+    if not services:
+        return []
+    engine_knowledge.refresh()
+    rows, states = _rows(services, now), sleep_states.of_all(services)
+    waiting = waiting_since(client) if gateways_known(client) else None
+    workers, came_s, starting = _workers(services), _came_s(services), _starting(services)
+    return [
+        _Sleeping(
+            own,
+            policies[own],
+            planned[own.pk],
+            rows[own.pk],
+            states[own.pk],
+            None if waiting is None else waiting.get(own.name, ()),
+            workers[own.pk],
+            came_s.get(own.name, 0.0),
+            own.pk in starting,
+        )
+        for own in services
+    ]
+
+
+def _planned_at(services: Collection[Service]) -> dict[int, datetime]:
+    """Returns when those were last planned, by key, that have a plan and whose decisions act now."""
+    if not services:
+        return {}
+    paused = set(active_operations.open_pauses().filter(loop=Loop.SCALE).values_list("service", flat=True))
+    modes = {mode.service_id: mode for mode in ServiceMode.objects.filter(service__in=services)}
+    idle = paused | {pk for pk, mode in modes.items() if not mode.acts}
+    plans = ControllerState.objects.filter(kind=Loop.CARBON, service__in=services).exclude(service__in=idle)
+    return dict(plans.values_list("service", "updated_at"))
+
+
+def _rows(services: Collection[Service], now: datetime) -> dict[int, ControllerState]:
+    """Returns the rows of the states, and makes those that are not there yet."""
+    rows = {row.service_id: row for row in ControllerState.objects.filter(kind=KIND, service__in=services)}
+    for own in services:
+        if own.pk not in rows:
+            value = replace(sleep_states.of(own), since_s=now.timestamp()).as_json()
+            rows[own.pk], _ = ControllerState.objects.get_or_create(kind=KIND, service=own, defaults={"value": value})
+    return rows
+
+
+def _workers(services: Collection[Service]) -> Mapping[int, Counter[tuple[str, Mode]]]:
+    """Returns the instances of each one's plan, by its key and by (site, mode)."""
+    found: defaultdict[int, Counter[tuple[str, Mode]]] = defaultdict(Counter)
+    pools = Pool.objects.filter(service__in=services, request_class__partition=F("service__partition"))
+    for pk, site, workers in pools.values_list("service", "site__name", "workers"):
+        for mode, count in workers_from_json(workers).items():
+            found[pk][site, mode] += count
+    return found
+
+
+def _came_s(services: Collection[Service]) -> dict[str, float]:
+    """Returns until when requests of each have come, by name."""
+    own = DemandSketch.objects.filter(service__in=[own.name for own in services])
+    newest = own.values_list("service").annotate(at=Max("start_at"))
+    return {name: at.timestamp() + STRETCH_S for name, at in newest}
+
+
+def _starting(services: Collection[Service]) -> set[int]:
+    coming = (Instance.State.PENDING, Instance.State.STARTING)
+    rows = Instance.objects.filter(pool__service__in=services, desired=Instance.Desired.RUNNING, state__in=coming)
+    return set(rows.values_list("pool__service", flat=True))
+
+
+# -- a change ----------------------------------------------------------------------------------------
+
+
+def _change(
+    own: _Sleeping,
+    asleep: bool,
+    effects: Effects,
+    notes: list[dict[str, object]],
+    reporting: Collection[str],
+    now: datetime,
+) -> frozenset[str]:
+    """Puts the service to sleep, or wakes it, with its decision. Returns the nodes to nudge."""
+    context = turn_context.resolve(own.service, now, reporting)
+    effects = sleep.of_service(effects, own.service.name)
+    value = SleepState(asleep, now.timestamp(), own.state.seen_s).as_json()
+    index = -round(1000 * now.timestamp())
+    started_at = timezone.now()
+    try:
+        with transaction.atomic():
+            status = epochs.status_of(effects)
+            epoch = epochs.stored_epoch(context, Loop.SCALE, index, started_at, time.monotonic(), status)
+            apply.lock()
+            recordings.keep(epoch, notes, now)
+            epochs.swap(own.row, value)
+            decision_rows.of_service(epoch, effects, now)
+            decisions = decision_rows.latest_by_pool(own.service)
+            return apply.apply_placement(own.service, context.reporting, decisions)
+    except (epochs.Stale, IntegrityError):
+        log.info("%s: another turn came first", own.service)
+        return frozenset()

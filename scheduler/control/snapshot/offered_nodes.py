@@ -21,7 +21,7 @@ from core.observations.fleet.dynamo_servers import Servers
 from core.observations.fleet.service_needs import service_need
 from core.types import Loop, Mode
 from pools.models import Gpu, Instance, InstanceGpu, Partition, Pool, Service
-from scheduler.control import active_operations, turn_context
+from scheduler.control import active_operations, sleep_states, turn_context
 from scheduler.control.snapshot import snapshot
 from scheduler.control.snapshot.published_profiles import has_room
 from scheduler.control.snapshot.recorded_demand import arrivals
@@ -39,7 +39,10 @@ def offered_nodes(context: TurnContext, sharing: Collection[Service] = ()) -> tu
     `sharing`: services whose plans do not count, since they are made together with this one's.
     """
     peers = [peer for peer in sharing if peer != context.service]
-    others = Service.objects.exclude(pk__in=[own.pk for own in (context.service, *peers)])
+    states = sleep_states.of_all(Service.objects.all())
+    mine = states.pop(context.service.pk)
+    claimants = [pk for pk, state in states.items() if state.claims_beside(mine)]
+    others = Service.objects.filter(pk__in=claimants).exclude(pk__in=[peer.pk for peer in peers])
     pins = {pin.pool_id for peer in peers for pin in active_operations.pins(peer, context.now)}
     nodes = _nodes(context.reporting, context.drained)
     found = _claims(context, nodes, others, pins)
@@ -64,14 +67,26 @@ def to_give_back(reporting: Collection[str], now: datetime) -> list[Service]:
     """
     services = list(Service.objects.order_by("name"))
     shared = len(services) > 1 or any(own.max_gpus is not None for own in services)
-    first = next((own for own in services if _acts(own)), None)
-    if not shared or first is None:
+    if not shared or not any(_acts(own) for own in services):
         ControllerState.objects.filter(kind=KIND).delete()
         return []
-    context = turn_context.resolve(first, now, reporting)
-    others = [own for own in services if own != first]
-    found = _claims(context, _nodes(reporting, active_operations.drained_sites()), others)
-    return [own for own in services if _asked_anew(own, found)]
+    states = sleep_states.of_all(services)
+    awake = _claims_of([own for own in services if states[own.pk].claims], reporting, now)
+    short = [own for own in services if states[own.pk].short]
+    # Those that take turns give way to one that waits when they are idle, and do not plan anew for it.
+    beside_short = [own for own in services if states[own.pk].claims or own in short]
+    with_short = _claims_of(beside_short, reporting, now) if short else awake
+    turns = [own for own in services if states[own.pk].takes_turns and own not in short]
+    return [own for own in services if _asked_anew(own, awake if own in turns else with_short)]
+
+
+def _claims_of(services: Sequence[Service], reporting: Collection[str], now: datetime) -> Claims:
+    """Returns the claims of services on all GPUs beside each other."""
+    nodes = _nodes(reporting, active_operations.drained_sites())
+    first = next((own for own in services if _acts(own)), None)
+    if first is None:
+        return claims(nodes, [])
+    return _claims(turn_context.resolve(first, now, reporting), nodes, [own for own in services if own != first])
 
 
 def short_of(service: Service) -> str:
@@ -116,6 +131,9 @@ def _claims(
     if not (acting or fixed) and context.service.max_gpus is None:
         return claims(nodes, [ServiceNeed(context.service.name, {})])
     use = _use(fixed)
+    for pk, state in sleep_states.of_all([own.service for own in (context, *acting)]).items():
+        if not state.claims:  # what it plans it has only once it is awake
+            use[pk] = _Use(Counter(), Counter())
     free = claims(nodes, [ServiceNeed(_FIXED, use[_FIXED_KEY].gpus)]).left(context.service.name)
     return claims(free, [_need(own, use[own.service.pk]) for own in (context, *acting)])
 

@@ -42,12 +42,13 @@ def gateway(redis_client: redis.Redis) -> Iterator[Says]:
 
 
 def begin(service: Service, client: redis.Redis, now: datetime, kind: str) -> None:
-    """The service has its first plan, and all that it wants is ready."""
-    service_policy.change(service, "greenserve", {"sleep": kind, "tuning": {"sleep": {"idle_s": IDLE_S}}})
-    service.refresh_from_db()
-    for loop in LOOPS:
-        epochs.run(service, loop, now)
-    agents_act(client, now)
+    """All that the service wants is ready, and it may sleep from now on."""
+    for knobs in ({}, {"sleep": kind, "tuning": {"sleep": {"idle_s": IDLE_S}}}):
+        service_policy.change(service, "greenserve", knobs)
+        service.refresh_from_db()
+        for loop in LOOPS:
+            epochs.run(service, loop, now)
+        agents_act(client, now)
 
 
 def agents_act(client: redis.Redis, at: datetime) -> None:

@@ -1,0 +1,161 @@
+"""Three services and one GPU: each is answered in its turn, and nobody wakes or sleeps without a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import pytest
+import redis
+
+from core.types import Loop
+from pools import wire
+from pools.models import Gpu, Instance, InstanceGpu, Node, Service
+from scheduler import agents
+from scheduler.control import epochs, service_policy, sleeping
+from scheduler.control.snapshot.offered_nodes import to_give_back
+from scheduler.models import Decision
+from tests.fakes.house import refresh_feeds, report_all, requests_came, second_service
+
+pytestmark = pytest.mark.django_db
+LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
+IDLE_S = 600.0
+NAMES = ("llama3-70b", "llama3-8b", "third")
+
+
+class Turns:
+    """Services of a small model on few GPUs, and what their gateway says."""
+
+    def __init__(self, client: redis.Redis, at: datetime) -> None:
+        self.client, self.at, self._open = client, at, dict.fromkeys(NAMES, 0)
+        first = Service.objects.get()
+        second = second_service("single_pool")
+        Service.objects.filter(pk=first.pk).update(model_card=second.model_card)
+        one_more(second, NAMES[2])
+        node = Node.objects.get(name="loc1-h100")
+        Node.objects.exclude(pk=node.pk).update(schedulable=False)
+        Gpu.objects.filter(node=node).exclude(index=0).delete()
+
+    def begin(self, **kinds: str) -> None:
+        """Gives each service its knob `sleep` and its first plan."""
+        for own in Service.objects.all():
+            sleep = {"sleep": kinds[own.name.replace("-", "_")], "tuning": {"sleep": {"idle_s": IDLE_S}}}
+            service_policy.change(own, "single_pool", sleep)
+        self.pass_by(1.0)
+        self.plan()
+
+    def add_gpu(self) -> None:
+        gpu = Gpu.objects.get(node__name="loc1-h100")
+        gpu.pk, gpu.index, gpu.uuid = None, 1, "SIM-loc1-h100-1"
+        gpu.save()
+
+    def asks(self, name: str, count: int) -> None:
+        """So many requests of a service are open."""
+        self._open[name] = count
+
+    def pass_by(self, seconds: float) -> None:
+        """Agents have done what they were to do, and the loops look again."""
+        self.at += timedelta(seconds=seconds)
+        Instance.objects.filter(desired="sleeping").update(state="sleeping")
+        gone = Instance.objects.filter(desired="draining")
+        InstanceGpu.objects.filter(instance__in=gone).update(released_at=self.at)
+        gone.update(state="stopped", desired="stopped")
+        report_all(self.client, at=self.at)
+        refresh_feeds(self.at)
+        epochs.settle(self.client, self.at)
+        self.look()
+
+    def look(self) -> None:
+        names = [name for name, count in self._open.items() for _ in range(count)]
+        count = len(names)
+        message = wire.OpenRequests(
+            list(NAMES),
+            [NAMES.index(name) for name in names],
+            [f"open-{n}" for n in range(count)],
+            [self.at.timestamp() - 1.0] * count,
+            [300] * count,
+            [100] * count,
+        )
+        self.client.zadd(wire.GATEWAYS_KEY, {"gateway": 1})
+        self.client.set(wire.open_requests_key("gateway"), wire.encode(message))
+        sleeping.look(self.at)
+
+    def plan(self) -> None:
+        for own in Service.objects.order_by("name"):
+            for loop in LOOPS:
+                epochs.run(own, loop, self.at)
+
+    def has_gpu(self) -> list[str]:
+        """The services whose instances run."""
+        rows = Instance.objects.filter(desired="running").exclude(state="stopped")
+        return sorted(set(rows.values_list("pool__service__name", flat=True)))
+
+
+def one_more(like: Service, name: str) -> None:
+    service = Service.objects.create(name=name, model_card=like.model_card, partition=like.partition)
+    service.partitions.set(like.partitions.all())
+    for slo in like.slos.all():
+        service.slos.create(kind=slo.kind, objective_s=slo.objective_s, percentile=slo.percentile)
+    for pool in like.pools.all():
+        service.pools.create(site=pool.site, request_class=pool.request_class)
+
+
+@pytest.fixture
+def turns(new_service: Service, redis_client: redis.Redis, now: datetime) -> Iterator[Turns]:
+    yield Turns(redis_client, now)
+    redis_client.delete(wire.GATEWAYS_KEY, wire.open_requests_key("gateway"))
+
+
+def changes() -> int:
+    return sum(own.commands != [] for own in Decision.objects.filter(kind=Loop.SCALE))
+
+
+def test_three_services_take_turns_on_one_gpu(turns: Turns) -> None:
+    turns.begin(llama3_70b="stop", llama3_8b="stop", third="stop")
+    assert turns.has_gpu() == [], "nobody has asked yet"
+    for name in NAMES:
+        turns.asks(name, 1)
+        turns.pass_by(1.0)
+        turns.pass_by(1.0)  # whoever had the GPU has gone
+        assert turns.has_gpu() == [name]
+        turns.asks(name, 0)
+    before = changes()
+    turns.pass_by(IDLE_S - 10.0)
+    assert turns.has_gpu() == [NAMES[2]], "it stays awake while nobody else asks"
+    assert changes() == before
+    turns.pass_by(20.0)
+    assert turns.has_gpu() == []
+
+
+def test_service_with_requests_keeps_its_gpu_until_they_have_ended(turns: Turns) -> None:
+    turns.begin(llama3_70b="stop", llama3_8b="stop", third="stop")
+    turns.asks(NAMES[0], 1)
+    turns.pass_by(1.0)
+    turns.asks(NAMES[1], 1)
+    turns.asks(NAMES[2], 1)
+    for _ in range(3):
+        turns.pass_by(5.0)
+        assert turns.has_gpu() == [NAMES[0]]
+    turns.asks(NAMES[0], 0)
+    Instance.objects.filter(state="ready").update(state="starting")
+    turns.look()
+    assert turns.has_gpu() == [NAMES[0]], "an engine that starts is not idle, though its request has gone"
+    turns.pass_by(1.0)
+    turns.pass_by(1.0)
+    assert turns.has_gpu() == [NAMES[1]]
+
+
+def test_service_that_never_sleeps_uses_gpus_of_one_that_does_until_requests_wait(turns: Turns) -> None:
+    turns.add_gpu()
+    requests_came(turns.at, count=3000, over_s=60, prompt_tokens=500, output_tokens=130)
+    turns.begin(llama3_70b="off", llama3_8b="stop", third="stop")
+    turns.pass_by(1.0)
+    assert turns.has_gpu() == [NAMES[0]]
+    assert InstanceGpu.objects.filter(released_at=None).count() == 2, "the one with traffic has both GPUs"
+    turns.asks(NAMES[1], 1)
+    turns.pass_by(1.0)
+    for own in to_give_back(agents.reporting(turns.client, turns.at), turns.at):
+        epochs.run_now(own, turns.at)
+    for _ in range(3):
+        turns.pass_by(15.0)
+    assert turns.has_gpu() == [NAMES[0], NAMES[1]]
