@@ -24,6 +24,7 @@ from redis import RedisError
 from pools.leader import leader
 from pools.models import Pool, Service, Site
 from scheduler import selectors as scheduler_selectors
+from scheduler import sleepers
 from scheduler.models import Decision, DecisionKind
 from scheduler.operations import visibility
 from telemetry import selectors
@@ -95,7 +96,8 @@ def _first_pools(
 ) -> tuple[tuple[PoolRow, ...], int]:
     every = request.GET.get("pools") == "all"
     own = visible_health.pool_ids(request.user)
-    return selectors.first_pools(now_s, POOLS_SHOWN, every=every, power=power, pool_ids=own)
+    asleep = sleepers.asleep_since()
+    return selectors.first_pools(now_s, POOLS_SHOWN, every=every, power=power, pool_ids=own, asleep=asleep)
 
 
 @never_cache

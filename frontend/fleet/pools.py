@@ -17,6 +17,7 @@ from frontend.charts.line_figures import LineChart, PlotLine
 from pools.access import rights
 from pools.models import Instance, Pool, Slo
 from scheduler import selectors as scheduler_selectors
+from scheduler import sleepers
 from scheduler.operations.configure import registry
 from telemetry import selectors
 from telemetry.selectors import single_entities
@@ -52,7 +53,8 @@ KINDS = {"serving": "serving", "idle": "idle", "transition": "starting or draini
 @require_safe
 def pools(request: HttpRequest) -> HttpResponse:
     every, now_s = request.GET.get("pools") == "all", time.time()
-    rows = selectors.pool_rows(now_s, every=every, pool_ids=visible_health.pool_ids(request.user))
+    visible, asleep = visible_health.pool_ids(request.user), sleepers.asleep_since()
+    rows = selectors.pool_rows(now_s, every=every, pool_ids=visible, asleep=asleep)
     sort = request.GET.get("sort", "").lstrip("-")
     power = selectors.power_now(now_s) if sort == "power_w" else None
     if power is not None:
@@ -102,7 +104,7 @@ def _find(request: HttpRequest, pool_id: int) -> Pool:
 @require_safe
 def pool(request: HttpRequest, pool_id: int) -> HttpResponse:
     found = _find(request, pool_id)
-    (row,) = selectors.pool_table(time.time(), every=True, pool_ids=[pool_id])
+    (row,) = selectors.pool_table(time.time(), every=True, pool_ids=[pool_id], asleep=sleepers.asleep_since())
     context = chart_pages.context(request, reverse("pool-figures", args=[pool_id]), CHARTS) | {
         "pool": found,
         "row": row,

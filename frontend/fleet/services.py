@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -21,6 +22,7 @@ from frontend.fleet import chart_pages
 from pools.access import rights
 from pools.models import Service
 from scheduler import selectors as scheduler_selectors
+from scheduler import sleepers
 from scheduler.control.snapshot import offered_nodes
 from scheduler.operations.configure import registry
 from telemetry import selectors
@@ -54,6 +56,7 @@ class ServiceRow:
     judged: int
     worst: SloSeries | None
     description: str
+    asleep_since: datetime | None = None
 
     @property
     def margin(self) -> float | None:
@@ -116,7 +119,7 @@ def worst(series: Sequence[SloSeries]) -> SloSeries | None:
 @never_cache
 @require_safe
 def services(request: HttpRequest) -> HttpResponse:
-    attained = attainment(HOUR_S, time.time())
+    attained, asleep = attainment(HOUR_S, time.time()), sleepers.asleep_since()
     rows = [
         ServiceRow(
             pk=service.pk,
@@ -129,6 +132,7 @@ def services(request: HttpRequest) -> HttpResponse:
             judged=max((s.total_judged for s in attained.get(service.name, ())), default=0),
             worst=worst(attained.get(service.name, ())),
             description=service.description,
+            asleep_since=asleep.get(service.name),
         )
         for service in Service.objects.select_related("model_card", "partition")
     ]
@@ -163,7 +167,9 @@ def service(request: HttpRequest, name: str) -> HttpResponse:
     hour, day = attainment(HOUR_S, now_s).get(name, []), attainment(DAY_S, now_s).get(name, [])
     settings, in_force = _settings(found.policy, found.knobs), found.policy_knobs()
     of_service = found.pools.filter(site__in=rights.sites_of(request.user)).values_list("pk", flat=True)
-    pools, pool_count = selectors.first_pools(now_s, POOLS_SHOWN, pool_ids=of_service)
+    sleep = sleepers.of(found, datetime.fromtimestamp(now_s, UTC))
+    asleep = (name,) if sleep and sleep.asleep else ()
+    pools, pool_count = selectors.first_pools(now_s, POOLS_SHOWN, pool_ids=of_service, asleep=asleep)
     context = chart_pages.context(request, reverse("service-figures", args=[name]), ("slo",)) | {
         "service": found,
         "partitions": () if in_force.partition else found.partitions.all(),
@@ -171,6 +177,7 @@ def service(request: HttpRequest, name: str) -> HttpResponse:
         "changed": [setting for setting in settings if setting.changed],
         "knobs": settings,
         "without_effect": without_effect(found.knobs),
+        "sleep": sleep,
         "short": offered_nodes.short_of(found),
         "pools": pools,
         "pool_count": pool_count,

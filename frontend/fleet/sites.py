@@ -18,6 +18,7 @@ from frontend.charts.line_figures import LineChart, PlotLine
 from frontend.charts.spark_figure import spark
 from pools.access import rights
 from pools.models import Node, Site
+from scheduler import sleepers
 from scheduler.operations.configure import registry
 from telemetry import selectors
 from telemetry.models import CarbonFeed
@@ -140,6 +141,7 @@ def site(request: HttpRequest, name: str) -> HttpResponse:
         .annotate(gpu_count=Count("gpus"))
         .order_by("name")[: NODES_SHOWN + 1]
     )
+    own = found.pools.values_list("pk", flat=True)
     context = chart_pages.context(request, reverse("site-figures", args=[name]), CHARTS) | {
         "site": found,
         "pue": found.pue,
@@ -147,7 +149,7 @@ def site(request: HttpRequest, name: str) -> HttpResponse:
         "nodes": nodes[:NODES_SHOWN],
         "more_nodes": len(nodes) > NODES_SHOWN,
         "feeds": CarbonFeed.objects.filter(site=found),
-        "pools": selectors.pool_table(now_s, power=power, pool_ids=found.pools.values_list("pk", flat=True)),
+        "pools": selectors.pool_table(now_s, power=power, pool_ids=own, asleep=sleepers.asleep_since()),
     }
     return render(request, "frontend/fleet/site.html", context)
 

@@ -1465,6 +1465,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         max_gpus: It never has more, not even where GPUs are free. Empty: there is no limit.
         policy: A preset: the policy of a paper, or GreenServe's own.
         knobs: What is set otherwise than in the preset: knobs, and `tuning` by record.
+        asleep_since: null: it is awake, or its policy has it never sleep.
     """
 
     id: int
@@ -1482,6 +1483,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     max_gpus: int | None
     policy: Policy
     knobs: dict[str, Any]
+    asleep_since: Time | None
     etag: str
 
 

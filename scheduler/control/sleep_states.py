@@ -7,8 +7,8 @@ sleep have its GPUs, it claims these like any other.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from core.observations.fleet.sleep_given import LEVEL, OFF
@@ -22,14 +22,16 @@ KIND = "sleep"  # of the ControllerState
 class SleepState:
     """The state of a service: it sleeps or is awake since `since_s`; at `seen_s` requests of it were last seen open.
 
-    `short`: requests wait for it, and there are no GPUs for it to wake on. `kind`: the knob `sleep` of its policy.
-    Times are Unix seconds.
+    `short`: requests wait for it, and there are no GPUs for it to wake on. `starts_s`: seconds that starts took in each
+    mode, by its name, as measured until it last fell asleep or woke. `kind`: the knob `sleep` of its policy. Times are
+    Unix seconds.
     """
 
     asleep: bool = False
     since_s: float = 0.0
     seen_s: float = 0.0
     short: bool = False
+    starts_s: Mapping[str, float] = field(default_factory=dict)
     kind: str = OFF
 
     @property
@@ -53,7 +55,8 @@ class SleepState:
         return self.claims or self.short
 
     def as_json(self) -> dict[str, Any]:
-        return {"asleep": self.asleep, "since_s": self.since_s, "seen_s": self.seen_s, "short": self.short}
+        times = {"since_s": self.since_s, "seen_s": self.seen_s, "starts_s": dict(self.starts_s)}
+        return {"asleep": self.asleep, "short": self.short, **times}
 
 
 def of(service: Service) -> SleepState:
@@ -88,5 +91,6 @@ def _read(value: dict[str, Any], kind: str) -> SleepState:
         value.get("since_s", 0.0),
         value.get("seen_s", 0.0),
         value.get("short", False),
+        value.get("starts_s", {}),
         kind,
     )

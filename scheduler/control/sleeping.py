@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import redis
@@ -22,7 +22,7 @@ from django.utils import timezone
 from core.controllers.fleet import sleep
 from core.controllers.fleet.sleep import Place, SleepConfig, Sleeper, SleepObservation
 from core.engine.engine_params import UnknownConfiguration
-from core.engine.overheads import Overheads
+from core.engine.overhead_table import start_key
 from core.observations import asking
 from core.observations.demand.class_arrivals import STRETCH_S
 from core.observations.fleet import sleep_given
@@ -35,6 +35,7 @@ from scheduler import agents
 from scheduler.control import active_operations, decision_rows, epochs, recordings, sleep_states, turn_context
 from scheduler.control.apply import apply, publish
 from scheduler.control.sleep_states import KIND, SleepState
+from scheduler.control.snapshot import measured_overheads
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, ServiceMode
 from telemetry.models import DemandSketch
@@ -99,38 +100,25 @@ class _Sleeping:
     row: ControllerState
     state: SleepState
     waiting: Sequence[float] | None
-    workers: Counter[tuple[str, Mode]] = field(default_factory=Counter)
-    came_s: float = 0.0
-    starts: bool = False
+    workers: Counter[tuple[str, Mode]]
+    came_s: float
+    starts: bool
 
     @property
     def _busy(self) -> bool:
         return bool(self.waiting) or self.starts
 
     def sleeper(self, now_s: float) -> Sleeper | None:
-        """Returns the service as the controller sees it; None: its model is not known, so that nobody can say what
-        waking costs, or it has no plan to wake by."""
-        knobs, state = self.policy.knobs, self.state
-        if not self.workers:
+        """Returns the service as the controller sees it; None: nobody can say what waking it takes."""
+        found = _waking(self.service, self.policy, self.state, self.workers)
+        if found is None:
             return None
-        try:
-            return sleep_given.sleeper(
-                self.service.name,
-                self.service.model_card.engine_model_name,
-                knobs.sleep,
-                self.workers,
-                Overheads(),
-                awake=not state.asleep,
-                open_requests=None if self.waiting is None else len(self.waiting) + self.starts,
-                quiet_s=0.0 if self._busy else max(0.0, now_s - max(state.since_s, state.seen_s, self.came_s)),
-                waited_s=max((now_s - at_s for at_s in self.waiting or ()), default=0.0),
-                idle_s=self.policy.tuning.sleep.idle_s,
-                at_top=knobs.clock == "fixed",
-                keeps_gpus=state.on_gpus,
-            )
-        except UnknownConfiguration as error:
-            log.warning("%s stays awake: what it costs to wake is not known: %s", self.service.name, error)
-            return None
+        return replace(
+            found,
+            open=None if self.waiting is None else len(self.waiting) + self.starts,
+            quiet_s=0.0 if self._busy else max(0.0, now_s - max(self.state.since_s, self.state.seen_s, self.came_s)),
+            waited_s=max((now_s - at_s for at_s in self.waiting or ()), default=0.0),
+        )
 
     def lacks_plan(self, now: datetime) -> bool:
         """Says whether requests wait for it, its plan has no instance, and another one might: GPUs are free now."""
@@ -144,6 +132,40 @@ class _Sleeping:
         if state != self.state:
             rows = ControllerState.objects.filter(pk=self.row.pk, version=self.row.version)
             rows.update(version=self.row.version + 1, value=state.as_json())
+
+
+def looked_at(service: Service) -> tuple[SleepState, Sleeper | None]:
+    """Returns a service's state, and what it takes to wake it; None: nobody knows."""
+    engine_knowledge.refresh()
+    state = sleep_states.of(service)
+    return state, _waking(service, service.own_policy(), state, _workers([service])[service.pk])
+
+
+def _waking(
+    service: Service, policy: Policy, state: SleepState, workers: Mapping[tuple[str, Mode], int]
+) -> Sleeper | None:
+    """Returns what it takes to wake a service; None: its model is not known, or it has no plan to wake by."""
+    if not workers:
+        return None
+    try:
+        return sleep_given.sleeper(
+            service.name,
+            service.model_card.engine_model_name,
+            policy.knobs.sleep,
+            workers,
+            measured_overheads.published(),
+            awake=not state.asleep,
+            open_requests=None,
+            quiet_s=0.0,
+            waited_s=0.0,
+            idle_s=policy.tuning.sleep.idle_s,
+            at_top=policy.knobs.clock == "fixed",
+            keeps_gpus=state.on_gpus,
+            starts_s={Mode.parse(name): took_s for name, took_s in state.starts_s.items()},
+        )
+    except UnknownConfiguration as error:
+        log.warning("%s stays awake: what it costs to wake is not known: %s", service.name, error)
+        return None
 
 
 # -- what there is -----------------------------------------------------------------------------------
@@ -193,7 +215,8 @@ def _rows(services: Collection[Service], now: datetime) -> dict[int, ControllerS
     rows = {row.service_id: row for row in ControllerState.objects.filter(kind=KIND, service__in=services)}
     for own in services:
         if own.pk not in rows:
-            value = replace(sleep_states.of(own), since_s=now.timestamp()).as_json()
+            state = sleep_states.of(own)
+            value = replace(state, since_s=now.timestamp(), starts_s=_starts_s(own, now)).as_json()
             rows[own.pk], _ = ControllerState.objects.get_or_create(kind=KIND, service=own, defaults={"value": value})
     return rows
 
@@ -221,6 +244,14 @@ def _starting(services: Collection[Service]) -> set[int]:
     return set(rows.values_list("pool__service", flat=True))
 
 
+def _starts_s(service: Service, now: datetime) -> dict[str, float]:
+    """Returns the seconds that starts of a service took in each mode, by its name, where that was measured."""
+    model, known = service.model_card.engine_model_name, measured_overheads.table(service, now)
+    modes = {mode for _, mode in _workers([service])[service.pk]}
+    found = ((mode.name, known.get(start_key(model, mode.gpu, mode.tp, warm=True), 0.0)) for mode in modes)
+    return {name: took_s for name, took_s in found if took_s}
+
+
 # -- a change ----------------------------------------------------------------------------------------
 
 
@@ -235,7 +266,8 @@ def _change(
     """Puts the service to sleep, or wakes it, with its decision. Returns the nodes to nudge."""
     context = turn_context.resolve(own.service, now, reporting)
     effects = sleep.of_service(effects, own.service.name)
-    value = SleepState(asleep, now.timestamp(), own.state.seen_s).as_json()
+    starts_s = _starts_s(own.service, now)
+    value = SleepState(asleep, now.timestamp(), own.state.seen_s, starts_s=starts_s).as_json()
     index = -round(1000 * now.timestamp())
     started_at = timezone.now()
     try:

@@ -17,7 +17,7 @@ from .newest_samples import PowerNow, newest, pools_power
 from .service_level import LONGEST_S
 
 RECENT_S = 300.0  # latencies and energy per token
-CALM = {"serving", "off"}
+CALM = {"serving", "off", "asleep"}
 LEDGER_LAG_S = 20.0  # the ledger posts whole intervals, a little late
 
 # Of a pool's instances those of a mode and state together: what a row of the table shows are sums of these.
@@ -86,14 +86,16 @@ def pool_table(
     every: bool = False,
     power: PowerNow | None = None,
     pool_ids: Collection[int] | None = None,
+    asleep: Collection[str] = (),
 ) -> tuple[PoolRow, ...]:
     """The pools of the partitions in force that want or run something; `every` pool if asked. Seven queries.
 
     Args:
         power: What GPUs draw now, where it is known already: six queries then.
         pool_ids: Of these only.
+        asleep: The services that sleep, by name.
     """
-    return measured(pool_rows(now_s, every=every, pool_ids=pool_ids), now_s, power)
+    return measured(pool_rows(now_s, every=every, pool_ids=pool_ids, asleep=asleep), now_s, power)
 
 
 def first_pools(
@@ -103,18 +105,21 @@ def first_pools(
     every: bool = False,
     power: PowerNow | None = None,
     pool_ids: Collection[int] | None = None,
+    asleep: Collection[str] = (),
 ) -> tuple[tuple[PoolRow, ...], int]:
     """As `pool_table`, but at most so many, and how many there are in all.
 
     Where there are more than `most`, those come first that do not serve as they are wanted to, then those in which
     most requests wait.
     """
-    found = pool_rows(now_s, every=every, pool_ids=pool_ids)
+    found = pool_rows(now_s, every=every, pool_ids=pool_ids, asleep=asleep)
     shown = sorted(found, key=_urgency)[:most] if len(found) > most else found
     return measured(shown, now_s, power), len(found)
 
 
-def pool_rows(now_s: float, *, every: bool = False, pool_ids: Collection[int] | None = None) -> tuple[PoolRow, ...]:
+def pool_rows(
+    now_s: float, *, every: bool = False, pool_ids: Collection[int] | None = None, asleep: Collection[str] = ()
+) -> tuple[PoolRow, ...]:
     """As `pool_table`, without what is metered. Two queries."""
     pools = Pool.objects.filter(**({} if pool_ids is None else {"pk__in": pool_ids}))
     params = {"now": at(now_s), "pools": None if pool_ids is None else list(pool_ids)}
@@ -122,7 +127,7 @@ def pool_rows(now_s: float, *, every: bool = False, pool_ids: Collection[int] | 
     for row in rows(INSTANCES_SQL, params):
         live[row.pool_id].append(row)
     plans = pools.values_list(*PLAN, named=True)
-    found = (_row(plan, live[plan.pk]) for plan in plans)
+    found = (_row(plan, live[plan.pk], asleep=plan.service__name in asleep) for plan in plans)
     return tuple(row for row in found if every or row.active)
 
 
@@ -194,7 +199,7 @@ def _urgency(pool: PoolRow) -> tuple[bool, int]:
     return pool.state in CALM, -(pool.waiting or 0)
 
 
-def _row(plan: Any, live: Sequence[Any]) -> PoolRow:
+def _row(plan: Any, live: Sequence[Any], *, asleep: bool) -> PoolRow:
     wanted = {mode: int(count) for mode, count in plan.workers.items() if count}
     states, modes = Counter[str](), Counter[str]()
     for part in live:
@@ -204,7 +209,7 @@ def _row(plan: Any, live: Sequence[Any]) -> PoolRow:
     clocks = sum(part.clocks for part in live)
     return PoolRow(
         id=plan.pk,
-        state=pool_state(sum(wanted.values()) + sum(part.registered for part in live), states),
+        state=pool_state(sum(wanted.values()) + sum(part.registered for part in live), states, asleep=asleep),
         request_class=plan.request_class__name,
         class_rank=plan.request_class__rank,
         partition=plan.request_class__partition__name,
@@ -223,14 +228,17 @@ def _row(plan: Any, live: Sequence[Any]) -> PoolRow:
     )
 
 
-def pool_state(wanted: int, states: Counter[str]) -> str:
-    """Returns one word for a pool: failed | off | waiting | starting | partial | draining | serving."""
+def pool_state(wanted: int, states: Counter[str], *, asleep: bool = False) -> str:
+    """Returns one word for a pool: failed | off | asleep | waiting | starting | partial | draining | serving.
+
+    `asleep`: its service sleeps, so that nothing is started until a request comes.
+    """
     live = sum(states.values())
     if states["failed"]:
         return "failed"
     if not live:
-        return "waiting" if wanted else "off"
-    if not wanted:
+        return "off" if not wanted else "asleep" if asleep else "waiting"
+    if not wanted or asleep:
         return "draining"
     if not states["ready"]:
         return "starting"

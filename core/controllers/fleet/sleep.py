@@ -33,6 +33,7 @@ class Sleeper:
         saved_w: What they draw less while it sleeps than while it is awake and idle.
         gpus: The GPUs that others may have while it sleeps, and that it needs to wake.
         idle_s: The time without requests after which it sleeps; None: when idling has cost what waking does.
+        measured: `wake_s` is of its own starts; else of published ones.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Sleeper:
     saved_w: float
     gpus: Mapping[Place, int]
     idle_s: float | None = None
+    measured: bool = False
 
     @property
     def patience_s(self) -> float:
@@ -93,7 +95,8 @@ def step(state: None, observation: SleepObservation, config: SleepConfig) -> tup
             why[other.name] = f"{other.name} sleeps, idle for {other.quiet_s:.0f} s, so that {own.name} can wake."
         free.subtract(own.gpus)
         commands.append(WakeUp(own.name))
-        why[own.name] = f"{own.name} wakes, which takes {own.wake_s:.1f} s: {own.open} requests wait."
+        took = f"{own.wake_s:.1f} s{' as measured' if own.measured else ''}"
+        why[own.name] = f"{own.name} wakes, which takes {took}: {own.open} requests wait."
     for own in idle.values():
         if own.quiet_s >= own.patience_s:
             commands.append(PutToSleep(own.name))
@@ -129,6 +132,7 @@ def _inputs(observation: SleepObservation, why: Mapping[str, str]) -> dict[str, 
         own.name: {
             **{"awake": own.awake, "open": own.open, "quiet_s": own.quiet_s, "wake_s": own.wake_s},
             **{"wake_j": own.wake_j, "saved_w": own.saved_w, "why": why.get(own.name, "")},
+            "wake_source": "measured" if own.measured else "published",
         }
         for own in observation.services
     }

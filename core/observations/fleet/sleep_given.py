@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from core.controllers.fleet.sleep import Place, Sleeper
 from core.engine.engine_model import gpu
@@ -28,6 +29,7 @@ def sleeper(
     idle_s: float | None,
     at_top: bool,
     keeps_gpus: bool = False,
+    starts_s: Mapping[Mode, float] = MappingProxyType({}),
 ) -> Sleeper:
     """Returns a service as the controller sees it.
 
@@ -39,22 +41,25 @@ def sleeper(
         kind: `stop`: a start, with the weights on the machine's disk; `level`: from vLLM's level 1.
         workers: Its instances while it is awake, by (site, mode).
         keeps_gpus: Nobody else has its GPUs while it sleeps, so that it makes no room and needs none.
+        starts_s: Of its modes, seconds that starts took where that was measured; the others are as published.
         at_top: Awake and idle, its GPUs are at the top clock; else a clock rule has them at their lowest.
 
     Raises:
         UnknownConfiguration: The model or a GPU type is not known.
     """
     gpus: Counter[Place] = Counter()
+    measured_s = {} if kind == LEVEL else starts_s
     longest_s = wake_j = saved_w = 0.0
     for (site, mode), count in workers.items():
         own, here = gpu(mode.gpu), count * mode.tp
         gpus[site, mode.gpu] += here
-        took_s = waking_s(kind, overheads, model, mode.tp)
+        took_s = measured_s.get(mode, 0.0) or waking_s(kind, overheads, model, mode.tp)
         longest_s = max(longest_s, took_s)
         wake_j += here * took_s * own.loaded_idle_w(own.f_max)
         saved_w += here * (own.loaded_idle_w(own.f_max if at_top else own.f_min) - own.idle_w)
     moved = {} if keeps_gpus else dict(gpus)
-    return Sleeper(name, awake, open_requests, quiet_s, waited_s, longest_s, wake_j, saved_w, moved, idle_s)
+    measured = bool(workers) and all(mode in measured_s for _, mode in workers)
+    return Sleeper(name, awake, open_requests, quiet_s, waited_s, longest_s, wake_j, saved_w, moved, idle_s, measured)
 
 
 def waking_s(kind: str, overheads: Overheads, model: str, tp: int) -> float:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -18,7 +19,8 @@ from rest_framework import serializers
 from core.engine.model_shape import shape_of_key
 from core.policy.setting_texts import documented
 from pools.model_files import shape_figures
-from pools.models import ModelCard, Node
+from pools.models import ModelCard, Node, Service
+from scheduler import sleepers
 from scheduler.operations.configure.registry import Owned, of
 
 from .bodies import ByType
@@ -94,9 +96,21 @@ class Shape(serializers.Field):
         return asdict(shape_figures.figures(shape_of_key(card.shape))) if card.shape else None
 
 
+class AsleepSince(serializers.DateTimeField):
+    """Shows since when a service sleeps."""
+
+    def get_attribute(self, instance: Service) -> datetime | None:
+        return sleepers.since(instance)
+
+
 # What is shown beside the fields that are set by hand.
 MORE: Mapping[str, Mapping[str, Any]] = {
     "nodes": {"site": lambda: _text("cluster.site.name"), "gpus": lambda: GpuCounts(source="*", read_only=True)},
+    "services": {
+        "asleep_since": lambda: AsleepSince(
+            read_only=True, allow_null=True, help_text="null: it is awake, or its policy has it never sleep."
+        )
+    },
     "models": {"shape": lambda: Shape(source="*", read_only=True)},
     "gpus": {"site": lambda: _text("node.cluster.site.name")},
     "pools": {"partition": lambda: _text("request_class.partition.name"), "gpu_budget": _counts, "workers": _counts},
@@ -188,6 +202,8 @@ def rows_of(owned: Owned) -> QuerySet[Any]:
     if owned.kind in ("nodes", "gpus"):
         paths.append(owned.site.replace(".", "__"))
     found = owned.model._default_manager.select_related(*paths) if paths else owned.model._default_manager.all()
+    if owned.kind == "services":
+        found = sleepers.with_states(found)
     return found.prefetch_related(*owned.many, *RELATED.get(owned.kind, ())).order_by()
 
 

@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db.models import QuerySet
 
 from core.engine.overhead_table import OverheadTable, reshard_key, start_key
-from core.engine.overheads import Overheads, StartSteps
+from core.engine.overheads import Overheads, SleepSteps, StartSteps
 from core.observations.fleet import dynamo_given
 from core.types import Loop, Mode
 from pools.models import Instance, Service
@@ -71,7 +71,10 @@ def published() -> Overheads:
     """Returns the times that changes take while none has been measured, as fast as this installation's time runs."""
     faster, found = float(settings.GREENSERVE_TRANSITION_SPEEDUP), Overheads()
     start = StartSteps(**{name: took_s / faster for name, took_s in asdict(found.start).items()})
-    return replace(found, start=start, sync_s=found.sync_s / faster, link_bytes_per_s=found.link_bytes_per_s * faster)
+    (first_s, second_s), (first_rate, second_rate) = found.sleep.wake_s, found.sleep.bytes_per_s
+    sleep = SleepSteps((first_s / faster, second_s / faster), (first_rate * faster, second_rate * faster))
+    link_bytes_per_s = found.link_bytes_per_s * faster
+    return replace(found, start=start, sleep=sleep, sync_s=found.sync_s / faster, link_bytes_per_s=link_bytes_per_s)
 
 
 def published_start_s(model: str, *, warm: bool) -> float:

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 
 import pytest
 import redis
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from core.types import Loop
 from pools import wire
@@ -14,7 +16,7 @@ from pools.models import Gpu, Instance, InstanceGpu, Node, Service
 from scheduler import agents
 from scheduler.control import epochs, service_policy, sleeping
 from scheduler.control.snapshot.offered_nodes import to_give_back
-from scheduler.models import Decision
+from scheduler.models import ControllerState, Decision
 from tests.fakes.house import refresh_feeds, report_all, requests_came, second_service
 
 pytestmark = pytest.mark.django_db
@@ -104,6 +106,23 @@ def one_more(like: Service, name: str) -> None:
 def turns(new_service: Service, redis_client: redis.Redis, now: datetime) -> Iterator[Turns]:
     yield Turns(redis_client, now)
     redis_client.delete(wire.GATEWAYS_KEY, wire.open_requests_key("gateway"))
+
+
+def test_look_asks_the_database_as_often_for_many_services_as_for_two(new_service: Service, now: datetime) -> None:
+    def queries() -> int:
+        for own in Service.objects.exclude(controller_states__kind=Loop.CARBON):
+            service_policy.change(own, "greenserve", {"sleep": "stop"})
+            ControllerState.objects.create(kind=Loop.CARBON, service=own)
+        sleeping.look(now)
+        with CaptureQueriesContext(connection) as captured:
+            sleeping.look(now)
+        return len(captured)
+
+    one_more(new_service, "one-more")
+    before = queries()
+    for n in range(8):
+        one_more(new_service, f"service-{n}")
+    assert queries() == before
 
 
 def changes() -> int:

@@ -40,3 +40,11 @@ def test_rolling_sums_equal_plain_sums(counts, roll):
 )
 def test_pool_state(wanted, states, state):
     assert pool_state(wanted, Counter(states)) == state
+
+
+@pytest.mark.parametrize(
+    ("wanted", "states", "state"),
+    [(1, {}, "asleep"), (0, {}, "off"), (1, {"draining": 1}, "draining"), (1, {"ready": 1}, "draining")],
+)
+def test_pool_of_a_service_that_sleeps_waits_for_nothing(wanted, states, state):
+    assert pool_state(wanted, Counter(states), asleep=True) == state

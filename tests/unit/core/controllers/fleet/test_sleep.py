@@ -54,6 +54,12 @@ def test_service_wakes_when_requests_wait_and_its_gpus_are_free() -> None:
     assert own.rationale.summary == "a wakes, which takes 20.0 s: 2 requests wait."
 
 
+def test_decision_says_whether_the_time_to_wake_was_measured() -> None:
+    own = sleep.of_service(decided(service(awake=False, open=2, measured=True), free=1), "a")
+    assert own.rationale.summary == "a wakes, which takes 20.0 s as measured: 2 requests wait."
+    assert own.rationale.inputs["wake_source"] == "measured"
+
+
 def test_idle_service_makes_room_though_its_time_has_not_come() -> None:
     effects = decided(service("a", awake=False, open=1), service("b", quiet_s=3.0))
     assert effects.commands == (PutToSleep("b"), WakeUp("a"))
