@@ -60,8 +60,9 @@ class Objectives:
 def judge(row: RequestRow, objectives: Mapping[str, float]) -> tuple[bool | None, str]:
     """(met, the kinds that failed): met is None where there is nothing to judge.
 
-    Of a request that succeeded each latency that was measured counts; a one-token answer has no TPOT to miss. An
-    objective that the request brought itself stands in the place of the service's.
+    Of a request that succeeded each latency that was measured counts; a one-token answer has no TPOT to miss. An answer
+    at once, which has no TTFT, is in time for that where the whole of it came as soon. An objective that the request
+    brought itself stands in the place of the service's.
     """
     own = {"ttft": row.own_ttft_s, "tpot": row.own_tpot_s}
     objectives = {**objectives, **{kind: value for kind, value in own.items() if value is not None}}
@@ -71,7 +72,8 @@ def judge(row: RequestRow, objectives: Mapping[str, float]) -> tuple[bool | None
         return False, ",".join(sorted(objectives))
     measured = {kind: getattr(row, f"{kind}_s") for kind in sorted(objectives)}
     failed = [kind for kind, value in measured.items() if value is not None and value > objectives[kind]]
-    if all(value is None for value in measured.values()):
+    in_time = row.ttft_s is None and row.e2e_s is not None and row.e2e_s <= objectives.get("ttft", 0.0)
+    if all(value is None for value in measured.values()) and not in_time:
         return None, ""
     return not failed, ",".join(failed)
 

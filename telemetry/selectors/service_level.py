@@ -18,7 +18,7 @@ from telemetry.models.rollups import REQUEST_STEPS_S, STEPS_S
 from telemetry.selectors.frames import JainFrame, SloFrame, SloSeries, TimeRange, Values
 from telemetry.storage.sql.length_rollups import ANSWERED, LENGTH
 from telemetry.storage.sql.request_rollups import ENDED as ENDED_AT
-from telemetry.storage.sql.request_rollups import ENDED_UTC
+from telemetry.storage.sql.request_rollups import ENDED_UTC, JUDGED
 
 from ._sql import at, bucket, day_of, packed, rows, span, unpacked
 
@@ -44,7 +44,7 @@ SELECT r.service, k.kind, i, count(*) AS judged,
        extract(epoch FROM max({ENDED_AT}))::float8 AS until_s
 FROM ended r
 CROSS JOIN LATERAL (VALUES ('', 0), ('ttft', r.ttft_s), ('tpot', r.tpot_s), ('e2e', r.e2e_s)) AS k (kind, value)
-WHERE r.slo_met IS NOT NULL AND (r.status <> 'ok' OR k.value IS NOT NULL)
+WHERE {JUDGED}
 GROUP BY 1, 2, 3
 """
 SLO_ROLLUP_SQL = f"""

@@ -9,7 +9,12 @@ CROSS JOIN (VALUES {", ".join(f"({step_s})" for step_s in REQUEST_STEPS_S)}) AS 
 """
 _START = "date_bin(step_s * interval '1 second', cell, TIMESTAMPTZ '1970-01-01 00:00+00') AS start_at"
 
-# `kind` empty: all objectives together. A failure misses each; a latency that was not measured is not judged.
+# Which requests an objective is judged by; `k.kind` empty: all objectives together. A latency that was not measured is
+# not judged. A failure misses each, but of an answer at once: those that came have no first token, and no tokens after
+# it, to judge by, so that failures alone would be.
+JUDGED = """
+r.slo_met IS NOT NULL AND (k.value IS NOT NULL OR r.status <> 'ok' AND (r.stream OR k.kind NOT IN ('ttft', 'tpot')))
+"""
 _SLO = f"""
 SELECT step_s, {_START}, service, kind, sum(judged)::int AS judged, sum(within)::int AS within, max(until) AS until
 FROM (
@@ -19,7 +24,7 @@ FROM (
            max({ENDED}) AS until
     FROM {{records}} r
     CROSS JOIN LATERAL (VALUES ('', 0), ('ttft', r.ttft_s), ('tpot', r.tpot_s), ('e2e', r.e2e_s)) AS k (kind, value)
-    WHERE r.slo_met IS NOT NULL AND (r.status <> 'ok' OR k.value IS NOT NULL)
+    WHERE {JUDGED}
     GROUP BY 1, 2, 3
 ) AS cells {_STEPS}
 GROUP BY 1, 2, 3, 4
@@ -38,8 +43,8 @@ _SLO_COLUMNS = "step_s, start_at, service, kind, judged, within, until"
 _TENANT_COLUMNS = "step_s, start_at, tenant_id, timely_tokens, output_tokens"
 
 # A statement's records are added up once, in one order, so that two writers cannot deadlock.
-CREATE = f"""
-CREATE FUNCTION telemetry_add_requests() RETURNS trigger LANGUAGE plpgsql AS $$
+ADD_UP = f"""
+CREATE OR REPLACE FUNCTION telemetry_add_requests() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE sign integer := TG_ARGV[0]::integer;
 BEGIN
     INSERT INTO telemetry_slorollup AS t ({_SLO_COLUMNS})
@@ -56,6 +61,9 @@ BEGIN
         output_tokens = t.output_tokens + excluded.output_tokens;
     RETURN NULL;
 END $$;
+"""
+CREATE = f"""
+{ADD_UP}
 CREATE TRIGGER telemetry_requestrecord_added AFTER INSERT ON telemetry_requestrecord
     REFERENCING NEW TABLE AS moved FOR EACH STATEMENT EXECUTE FUNCTION telemetry_add_requests('1');
 CREATE TRIGGER telemetry_requestrecord_taken AFTER DELETE ON telemetry_requestrecord

@@ -44,6 +44,7 @@ def made(rng, tenants, count):
                 service=rng.choice([service.name, "another"]),
                 tenant_id=rng.choice(tenants),
                 status=rng.choice(["ok", "ok", "ok", "upstream_error", "client_gone"]),
+                stream=rng.random() < 0.7,
                 request_class=rng.choice(["SS", "LL", None]),
                 output_tokens=output,
                 timely_tokens=rng.choice([None, rng.randint(0, output or 0)]),
@@ -81,6 +82,25 @@ def test_sums_say_what_the_records_say_when_these_come_late_and_twice(tenants, s
         assert selectors.fairness(window) == jain
         assert selectors.tenant_fairness(window) == overall
     assert slo.judged, "some were judged"
+
+
+def test_failures_of_answers_at_once_are_judged_by_what_those_that_came_are(tenants):
+    """A hundred whole answers and one failure: nothing is known of first tokens, and all but one came in time."""
+    came = {"stream": False, "ttft_s": None, "tpot_s": None, "e2e_s": 10.0}
+    rows = [request_row(request_id=f"r{n}", started_at_s=START - 100.0, **came) for n in range(100)]
+    rows.append(request_row(request_id="f", started_at_s=START - 100.0, **{**came, "status": "upstream_error"}))
+    request_records.insert(rows, request_records.Objectives())
+    for source in (nullcontext, from_records):
+        with source():
+            frame = selectors.slo(TimeRange(START - 600.0, START, 60.0))
+        judged = {series.kind: (series.total_judged, series.overall) for series in frame.series if series.total_judged}
+        assert judged == {"e2e": (101, pytest.approx(100 / 101))}
+
+
+@pytest.mark.parametrize(("e2e_s", "met"), [(1.9, True), (2.1, None)])
+def test_answer_at_once_is_in_time_where_the_whole_of_it_came_as_soon_as_its_first_token_was_to(e2e_s, met):
+    row = request_row(stream=False, ttft_s=None, tpot_s=None, e2e_s=e2e_s)
+    assert request_records.judge(row, {"ttft": 2.0}) == (met, "")
 
 
 def test_sums_follow_when_records_are_taken_away(tenants):
