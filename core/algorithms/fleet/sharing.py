@@ -9,9 +9,8 @@ does not get is a shortage, with those who have the GPUs.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import NamedTuple
 
 from core.algorithms.fleet.gpu_parts import EQUAL, Ask, Share, gpu_parts
@@ -307,72 +306,3 @@ def _lacked(lacks: Sequence[Lack], nodes: Sequence[NodeGpus]) -> int:
             gpus += alike * tp
             lack = replace(lack, rps=lack.rps - alike * rps)
     return gpus
-
-
-# -- whole nodes -----------------------------------------------------------------------------------
-
-
-def whole_nodes(
-    nodes: Sequence[NodeGpus],
-    needs: Mapping[str, float],
-    carries: Callable[[str, NodeGpus], float],
-    lot: Callable[[NodeGpus], Hashable],
-    shares: Mapping[str, Share] = MappingProxyType({}),
-) -> dict[str, tuple[NodeGpus, ...]]:
-    """Gives every service whole nodes of one lot (a site, or a type of GPU at a site), by need.
-
-    The service that needs the largest part of the fleet chooses its lot first: of those that carry its need (or else
-    most of it) when all that chose it have equal parts, the one that fewest chose, then the largest. In a lot each node
-    goes to a service that has none, then to one below its floor, then to that of which the smallest part of its need is
-    carried for its weight; never above a ceiling. A lot that nobody chooses stays empty.
-
-    Args:
-        needs: Requests a second of each service.
-        carries: The requests a second that a node carries for a service.
-        shares: What operators say of each service's part; an equal one for those without.
-
-    Raises:
-        ValueError: There is no lot with a node for a service; says for which.
-    """
-    lots: dict[Hashable, list[NodeGpus]] = {}
-    for node in sorted(nodes):
-        lots.setdefault(lot(node), []).append(node)
-    chosen: dict[Hashable, list[str]] = {key: [] for key in lots}
-
-    def part(name: str) -> float:
-        most = sum(carries(name, node) for node in nodes)
-        return needs[name] / most if most > 0.0 else 0.0
-
-    def share_of(name: str) -> Share:
-        return shares.get(name, EQUAL)
-
-    def first_in_need(name: str, gpus: int, covered: float) -> tuple[bool, bool, float]:
-        return gpus > 0, gpus >= share_of(name).min_gpus, covered / share_of(name).weight
-
-    for name in sorted(needs, key=lambda name: (-part(name), name)):
-        able = {
-            key: sum(carries(name, node) for node in own) / (1 + len(chosen[key]))
-            for key, own in lots.items()
-            if len(own) > len(chosen[key])
-        }
-        if max(able.values(), default=0.0) <= 0.0:
-            raise ValueError(name)
-        need = needs[name]
-        chosen[max(able, key=lambda key: (min(able[key], need), -len(chosen[key]), able[key]))].append(name)
-    found: dict[str, list[NodeGpus]] = {name: [] for name in needs}
-    for key, names in chosen.items():
-        covered = dict.fromkeys(names, 0.0)
-        for node in sorted(lots[key], key=lambda node: -node.gpus):
-            given = {name: sum(own.gpus for own in found[name]) for name in covered}
-            able_names = [
-                name
-                for name in covered
-                if carries(name, node) > 0.0 and share_of(name).most(given[name] + node.gpus) == given[name] + node.gpus
-            ]
-            if able_names:
-                name = min(able_names, key=lambda name: first_in_need(name, given[name], covered[name]))
-                found[name].append(node)
-                covered[name] += carries(name, node) / max(needs[name], _EPS)
-    if empty := [name for name, own in found.items() if not own]:
-        raise ValueError(empty[0])
-    return {name: tuple(own) for name, own in found.items()}

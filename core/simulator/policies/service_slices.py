@@ -1,7 +1,7 @@
 """Lets policies of one service serve several.
 
 Each service has a slice: whole nodes of one site, or of one type of GPU, and on them a policy of its own that sees no
-other service. Slices are made once, from what is declared (`core.algorithms.fleet.sharing.whole_nodes`). A service that
+other service. Slices are made once, from what is declared (`core.algorithms.fleet.whole_nodes`). A service that
 is alone has the whole fleet, up to its ceiling.
 """
 
@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from core.algorithms.fleet.sharing import NodeGpus, whole_nodes
+from core.algorithms.fleet.sharing import NodeGpus
+from core.algorithms.fleet.whole_nodes import whole_nodes
 from core.observations.fleet import dynamo_servers
 from core.simulator.kernel.commands import (
     Answer,

@@ -175,7 +175,7 @@ def _service_pools(
         return _two_stages(scenario, prefix, groups), [0] * cells
     if config.name != "multi_pool":
         return [PoolSpec(f"{prefix}all", members)], [0] * cells
-    if len(service.classes) < 2:
+    if all(len(own.classes) < 2 for own in scenario.services):
         raise ScenarioError("classes: multi_pool needs at least two request classes; give them, or take another policy")
     class_of_cell = service.cells.classes(service.partitions[0])
     if any(group.classes for group, _ in groups):

@@ -29,7 +29,7 @@ from core.policy.knobs import USUAL_S, WHOLE
 from core.policy.presets import PRESETS, Policy
 from core.policy.tuning import SplitTuning
 from core.simulator.kernel.commands import SERVING, Answer, Decision, FleetView, Placement, RequestView
-from core.simulator.kernel.simulated import Handover, InstanceSpec, Scheduling, SimulationError
+from core.simulator.kernel.simulated import Handover, InstanceSpec, Scheduling
 from core.simulator.policies.config import Reads, any_of
 from core.simulator.policies.dynaserve.load_tracker import LoadTracker, Placed, PredictedInstance
 from core.simulator.policies.gpu_cut import first_instances
@@ -101,19 +101,17 @@ def of(policy: Policy) -> DynaserveConfig:
 def begin(config: DynaserveConfig, world: World) -> Plan:
     """Plans all GPUs as instances, in two groups; colocation by turns has one.
 
-    A pair may stand at two sites, as at a gateway: all links are alike. The world has one service (`service_slices`).
+    A pair may stand at two sites, as at a gateway: all links are alike. An instance that is alone does both parts, as
+    there. The world has one service (`service_slices`).
 
     Raises:
-        SimulationError: There are too few instances.
+        SimulationError: No GPU can serve.
     """
     service = world.services[0]
     itl_s = itl_limit_s(config.itl_limit_s, config.itl_margin, (c.limits for c in service.partitions[0].classes))
     specs = [replace(spec, scheduling=Scheduling(itl_limit_s=itl_s)) for spec in instances(config, world)]
-    whole_by_turns = config.cut.policy is SplitPolicy.COLOCATED and config.routing == "round_robin"
-    if len(specs) < (1 if whole_by_turns else 2):
-        raise SimulationError(f"{config.name}: {service.name} has GPUs for {len(specs)} instances: give at least two")
     cells = (FIRST,) * world.cells
-    if whole_by_turns:
+    if config.routing == "round_robin" and (config.cut.policy is SplitPolicy.COLOCATED or len(specs) == 1):
         members = tuple(Member(spec, FIRST) for spec in specs)
         return Plan(members, (PoolPlan(FIRST, "round_robin"),), cells, ())
     token_s = _kv_bytes(specs[0]) / (config.link_gb_per_s * 1e9)

@@ -26,7 +26,6 @@ from core.engine.overheads import Overheads, clock_switch_s
 from core.observations import asking
 from core.observations.clock_given import SeenShares, instance_load, least_mhz
 from core.observations.fleet.right_size_given import PoolNow, caps_w, observation, spent
-from core.observations.fleet.site_room import room
 from core.observations.request.request_configs import first_parts
 from core.observations.request.routing_weights import LEAST_RPS, by_batch
 from core.simulator.kernel.commands import DRAINING, OFF, SERVING, STARTING, FleetView, SimCommand
@@ -229,13 +228,15 @@ class Greenserve:
         self.fleet.want({want: count for own in self.services for want, count in own.parts().items()})
 
     def _want_all(self, own: _Service) -> None:
-        """Asks for every GPU that others leave, in the largest instances."""
-        left = self._claims().left(own.name)
-        own.wanted = {}
-        for site in self.world.sites:
-            modes = self.world.modes(own.demand.service, site.name)
-            largest = {mode.gpu: mode for mode in modes}  # of each type the last
-            own.wanted |= {(site.name, mode): room(left, site.name, mode) for mode in largest.values()}
+        """Asks for every GPU that others leave: on each node the largest instances, and smaller ones on the rest."""
+        wanted: Counter[SiteMode] = Counter()
+        for node in self._claims().left(own.name):
+            gpus = node.gpus
+            for mode in sorted(self.world.modes(own.demand.service, node.site), key=lambda mode: -mode.tp):
+                if mode.gpu == node.gpu:
+                    count, gpus = divmod(gpus, mode.tp)
+                    wanted[node.site, mode] += count
+        own.wanted = dict(+wanted)
         self._want()
 
     def clock(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:

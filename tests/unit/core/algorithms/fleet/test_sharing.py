@@ -1,12 +1,11 @@
 from collections import Counter
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from core.algorithms.fleet.gpu_parts import EQUAL, Ask, Share, gpu_parts
-from core.algorithms.fleet.sharing import Lack, NodeGpus, ServiceNeed, Shortage, claims, whole_nodes
+from core.algorithms.fleet.sharing import Lack, NodeGpus, ServiceNeed, Shortage, claims
 from core.types import Mode
 
 A = "A100-80GB"
@@ -191,39 +190,3 @@ def test_nothing_is_short_when_there_is_room():
 def test_shortage_without_anybody_else_is_the_fleets():
     found = claims(NODES, [need("chat", {}, 60.0), need("code", {})])
     assert "there are no more on which an instance of it fits" in found.shortages["chat"].text("chat")
-
-
-# -- whole nodes -----------------------------------------------------------------------------------
-
-
-def share(nodes, needs, able=lambda name, node: True, lot=lambda node: node.site, **shares: Share):
-    return whole_nodes(nodes, needs, lambda name, node: float(node.gpus) if able(name, node) else 0.0, lot, shares)
-
-
-def test_nodes_of_one_site_go_to_the_service_that_is_carried_least():
-    nodes = [NodeGpus("here", f"n{n}", A, 8) for n in range(6)]
-    found = share(nodes, {"chat": 4.0, "code": 1.0})
-    assert {name: len(own) for name, own in found.items()} == {"chat": 5, "code": 1}
-
-
-@pytest.mark.parametrize(
-    ("code", "nodes_of_code"),
-    [(Share(), 3), (Share(weight=2.0), 4), (Share(min_gpus=40), 5), (Share(max_gpus=16), 2), (Share(0.5), 2)],
-)
-def test_whole_nodes_go_by_weight_floor_and_ceiling(code, nodes_of_code):
-    nodes = [NodeGpus("here", f"n{n}", A, 8) for n in range(6)]
-    found = share(nodes, {"chat": 4.0, "code": 4.0}, code=code)
-    assert {name: len(own) for name, own in found.items()} == {"chat": 6 - nodes_of_code, "code": nodes_of_code}
-
-
-def test_services_take_sites_of_their_own_when_there_are_several():
-    nodes = [NodeGpus("large", "n0", A, 8), NodeGpus("large", "n1", A, 8), NodeGpus("small", "n2", A, 4)]
-    found = share(nodes, {"chat": 1.0, "code": 4.0})
-    assert found == {"code": tuple(nodes[:2]), "chat": (nodes[2],)}
-
-
-def test_service_without_a_node_is_named():
-    with pytest.raises(ValueError, match="code"):
-        share([NodeGpus("here", "n0", A, 8)], {"chat": 4.0, "code": 1.0})
-    with pytest.raises(ValueError, match="code"):
-        share(NODES, {"chat": 4.0, "code": 1.0}, able=lambda name, node: name == "chat")

@@ -13,7 +13,7 @@ from core.simulator.fields import ScenarioError
 from core.simulator.kernel import kernel
 from core.simulator.kernel.commands import SERVING, FleetView, Placement, RequestView, Sequences
 from core.simulator.kernel.driver import MACRO, simulate
-from core.simulator.kernel.simulated import FleetSpec, PoolSpec, SimulationError, load
+from core.simulator.kernel.simulated import FleetSpec, PoolSpec, load
 from core.simulator.policies import ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, build, read_policy
 from core.simulator.policies.dynaserve import DynaserveConfig
 from core.simulator.policies.dynaserve.load_tracker import LoadTracker, Placed, PredictedInstance
@@ -344,7 +344,7 @@ def test_error_names_the_field_when_wrong(keys, message):
         policy(**keys)
 
 
-def test_error_says_what_is_missing_when_the_world_does_not_fit():
-    with pytest.raises(SimulationError, match="GPUs for 1 instances: give at least two"):
-        build(policy(), world(gpus=1))
-    assert len(build(policy("pd_coloc"), world(gpus=1)).members) == 1
+@pytest.mark.parametrize("name", ["dynaserve", "pd_coloc", "pd_disagg"])
+def test_one_instance_serves_alone(name):
+    """As at a gateway; the simulator refused."""
+    assert len(build(policy(name), world(gpus=1)).members) == 1

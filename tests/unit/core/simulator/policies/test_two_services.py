@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from core.algorithms.fleet.gpu_parts import Share
 from core.policy.presets import PRESETS
 from core.simulator import shipped_scenarios
-from core.simulator.kernel.commands import OFF, Answer, FleetView
 from core.simulator.policies import POLICIES, CellLoad, build
 from core.simulator.policies.greenserve import GreenserveConfig
 from core.simulator.policies.greenserve.loops import Greenserve
@@ -24,6 +22,7 @@ from core.simulator.policies.world import World
 from core.simulator.runs.runner import Run, requests_of, run_scenario
 from core.simulator.scenario.layout import world_of
 from core.simulator.scenario.scenario import Scenario, policy_of, read_scenario
+from tests.unit.core.simulator.policies.looking import GpuCount
 
 
 def scenario(**workload: float) -> Scenario:
@@ -31,23 +30,6 @@ def scenario(**workload: float) -> Scenario:
     spans = [f"services.{name}.workload.duration_s=30" for name in ("70b", "8b")]
     rates = [f"services.{name}.workload.rate_rps={rps}" for name, rps in workload.items()]
     return read_scenario(shipped_scenarios.folder() / "two-services.yaml", (*spans, *rates))
-
-
-@dataclass
-class GpuCount:
-    """A control that only looks: the most GPUs in use at once, by site and type."""
-
-    most: Counter[tuple[str, str]] = field(default_factory=Counter)
-    name: str = "count"
-    period_s: float = 1.0
-
-    def step(self, view: FleetView) -> Answer:
-        used: Counter[tuple[str, str]] = Counter()
-        for slot in np.flatnonzero(view.state != OFF).tolist():
-            spec = view.instances[slot]
-            used[spec.site, spec.gpu] += spec.tp * spec.gpu_share
-        self.most |= used
-        return Answer()
 
 
 def run(policy: str, found: Scenario) -> tuple[Run, GpuCount]:
