@@ -20,7 +20,7 @@ from core.algorithms.fleet.fleet_milp import (
     solve_fleet,
 )
 from core.algorithms.fleet.fleet_problem import plan_cost, plan_power_w, why_not
-from core.controllers.fleet.best_effort import reduced
+from core.controllers.fleet.best_effort import reduced, with_fewer_classes
 from core.controllers.fleet.explain import demand_json, gpus_of, least_trusted, profile_json
 from core.types import (
     Alternative,
@@ -122,16 +122,32 @@ def step(state: CarbonPlan | None, obs: CarbonObservation, config: CarbonConfig)
 def _best_effort(
     state: CarbonPlan | None, obs: CarbonObservation, config: CarbonConfig, problem: FleetProblem, hold: Effects
 ) -> tuple[CarbonPlan | None, Effects]:
-    """Takes the plan for the largest part of the demand that has one. The rationale is that plan's, and says why."""
-    for share, less in reduced(obs, problem):
-        found, effects = step(None, less, replace(config, best_effort=False))
-        if found is not None:
-            summary = f"{hold.rationale.summary} Planned for {share:.0%} of it. {effects.rationale.summary}"
-            inputs = {**hold.rationale.inputs, "planned_share": share, "plan": effects.rationale.inputs["plan"]}
-            alternatives = effects.rationale.alternatives
-            rationale = Rationale(Reason.INFEASIBLE, summary, inputs, alternatives)
-            return found, replace(effects, commands=() if found == state else effects.commands, rationale=rationale)
+    """Takes the plan for the most classes and the largest part of the demand that has one. The rationale is that
+    plan's, and says why."""
+    exact = replace(config, best_effort=False)
+    for fewer in with_fewer_classes(obs):
+        shares = list(reduced(fewer, replace(problem, partitions=fewer.partitions)))
+        if step(None, shares[-1][1], exact)[0] is None:
+            continue  # there is no room for an instance of each, whatever part of the demand is planned for
+        for share, less in shares:
+            found, effects = step(None, less, exact)
+            if found is not None:
+                summary = f"{hold.rationale.summary} Planned for {share:.0%} of it{_together(obs, fewer, found)}."
+                inputs = {**hold.rationale.inputs, "planned_share": share, "plan": effects.rationale.inputs["plan"]}
+                summary = f"{summary} {effects.rationale.summary}"
+                rationale = Rationale(Reason.INFEASIBLE, summary, inputs, effects.rationale.alternatives)
+                return found, replace(effects, commands=() if found == state else effects.commands, rationale=rationale)
     return state, hold
+
+
+def _together(obs: CarbonObservation, fewer: CarbonObservation, plan: CarbonPlan) -> str:
+    """Says which classes have no instance of their own in a plan, and whose serve them."""
+    names, kept = (
+        [item.name for own in seen.partitions if own.name == plan.partition for item in own.classes]
+        for seen in (obs, fewer)
+    )
+    gone = [name for name in names if name not in kept]
+    return f", with {', '.join(gone)} served by {kept[0]}'s instances" if gone else ""
 
 
 def _commands(plan: CarbonPlan) -> tuple[Command, ...]:

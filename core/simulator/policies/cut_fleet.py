@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from core.algorithms.fleet.sharing import Claims
 from core.observations.demand.class_view import ClassView, partition_option
+from core.observations.fleet.pool_views import serving_class
 from core.observations.limits import class_limits, planned
 from core.observations.request.request_configs import first_parts
 from core.observations.step_configs import shared_out_config
@@ -163,14 +164,3 @@ class CutFleet:
             found.append(PoolPlan(name, self._routing, handed_over))
             found += [PoolPlan(name + end, self._routing) for end in (_SECOND, _BOTH)]
         return found
-
-
-def serving_class(names: Sequence[str], there: Mapping[str, object]) -> dict[str, str]:
-    """Returns the class whose pool serves each: its own, or where it has none the next larger one's, as live load
-    spills."""
-    found = {}
-    for n, name in enumerate(names):
-        larger = [other for other in names[n:] if other in there]
-        smaller = [other for other in names[:n] if other in there]
-        found[name] = (larger or smaller[-1:] or [name])[0]
-    return found

@@ -26,7 +26,7 @@ from core.observations.demand.class_view import ClassView, partition_option
 from core.observations.demand.loop_windows import loop_steps
 from core.observations.fleet.change_kinds import change_kinds
 from core.observations.fleet.first_plan import planned
-from core.observations.fleet.pool_views import PoolFacts, carried_rps, pool_views
+from core.observations.fleet.pool_views import PoolFacts, carried_rps, pool_views, serving_class
 from core.observations.load_profiles import full_load_profile
 from core.observations.mode_profile import Lengths
 from core.observations.request.routing_weights import by_capacity
@@ -172,10 +172,8 @@ class Freesh:
 
         Workers that do not fit their pool's new budget are no longer wanted.
         """
-        commands: list[SimCommand] = []
-        if plan.partition != service.partition.name:
-            service.partition = next(p for p in service.info.partitions if p.name == plan.partition)
-            commands.append(Assign(self._cell_pools(service)))
+        before = self._cell_pools(service)
+        service.partition = next(p for p in service.info.partitions if p.name == plan.partition)
         planned: dict[PoolKey, dict[Mode, int]] = {}
         for (site, name, mode), count in sorted(plan.workers.items()):
             if count:
@@ -186,7 +184,8 @@ class Freesh:
             for key, workers in service.workers.items()
             if key in service.budgets and _within(gpus_of(workers), service.budgets[key])
         }
-        return commands
+        pools = self._cell_pools(service)
+        return [Assign(pools)] if pools != before else []
 
     def scale(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         for service in self.services:
@@ -403,9 +402,11 @@ class Freesh:
         return self.pools.index(pool), loops.kind(service.info, key.site, mode)
 
     def _cell_pools(self, service: _Service) -> dict[int, str]:
-        classes = service.partition.classes
+        """Returns the pool of each cell: its class's, or of the class that serves it, where it has no GPUs."""
+        names = [own.name for own in service.partition.classes]
+        serving = serving_class(names, {key.request_class for key in service.budgets})
         return {
-            cell: loops.pool_name(self.world, service.info, classes[number].name)
+            cell: loops.pool_name(self.world, service.info, serving[names[number]])
             for cell, number in service.partition.cell_class.items()
         }
 

@@ -188,6 +188,22 @@ def test_weights_floors_and_ceilings_set_what_a_service_may_plan_with(
     assert share_of_fleet(second, redis_client, now) == 2
 
 
+def test_service_with_fewer_gpus_than_classes_has_instances(
+    service: Service, redis_client: redis.Redis, now: datetime
+) -> None:
+    """FREESH planned an instance for each class, or none."""
+    second = second_service("freesh")
+    Service.objects.filter(pk=second.pk).update(max_gpus=1)
+    second.refresh_from_db()
+    set_policy(second, "freesh")
+    report_all(redis_client, at=now)
+    traffic(now, "llama3-8b")
+    run_all(second, now)
+    assert running(second) == 1
+    summary = Decision.objects.filter(service=second, kind="carbon").latest("pk").summary
+    assert "served by LL's instances" in summary
+
+
 def test_decisions_and_page_say_whom_scarcity_costs_what_and_why(
     service: Service, redis_client: redis.Redis, now: datetime, admin_client: Client
 ) -> None:

@@ -201,3 +201,19 @@ def test_plan_in_force_keeps_every_constraint_when_the_world_changes(
                     given_[command.pool.site, gpu] += count
         offered = {item.name: item.gpus for item in after}
         assert all(count <= offered[place][gpu] for (place, gpu), count in given_.items())
+
+
+def test_classes_share_an_instance_when_there_are_too_few_gpus_for_one_each() -> None:
+    """The service got no plan, and so no instance at all."""
+    config = replace(CONFIG, best_effort=True)
+    few = (site("coal", 800.0, 800.0, a100=4),)
+    plan, effects = step(None, observation(few, partition("p", SS=0.5, LS=1.0, LL=0.5)), config)
+    assert plan is not None
+    assert {name for _, name, _ in plan.workers} == {"LS", "LL"}
+    assert "with SS served by LS's instances" in effects.rationale.summary
+    assert effects.rationale.reason is Reason.INFEASIBLE
+    fewer = (site("coal", 800.0, 800.0, a100=2),)
+    plan, effects = step(None, observation(fewer, partition("p", SS=0.5, LS=1.0, LL=0.5)), config)
+    assert plan is not None
+    assert dict(plan.workers) == {("coal", "LL", A2): 1}
+    assert "with SS, LS served by LL's instances" in effects.rationale.summary

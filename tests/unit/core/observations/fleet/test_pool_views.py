@@ -45,3 +45,19 @@ def test_modes_are_those_of_the_site_and_those_that_stand():
     assert [set(own.profiles) for own in found.values()] == [{TP2}, {TP2, TP4}]
     found = seen([pool(EAST, {}), pool(WEST, {}, workers={TP4: 1})], freeze_tp=True)
     assert [set(own.profiles) for own in found.values()] == [{TP2, TP4}, {TP4}]
+
+
+def test_class_without_gpus_is_demand_of_the_next_larger_one():
+    names = ("SMALL", "MIDDLE", "LARGE")
+    classes = {
+        name: ClassView(ClassDemand(name, (rps, 1.0), Limits(), 500.0, 100.0), None, PROFILES, "")
+        for name, rps in zip(names, (1.0, 2.0, 4.0), strict=True)
+    }
+    large, middle, small = (PoolKey("east", name) for name in reversed(names))
+    for pools, demand in (
+        ([pool(large, {TP2: 1}), pool(middle, {TP2: 1})], {large: (4.0, 1.0), middle: (3.0, 2.0)}),
+        ([pool(large, {TP2: 1}), pool(middle, {}, gpus=0)], {large: (7.0, 3.0)}),
+        ([pool(small, {TP2: 1})], {small: (7.0, 3.0)}),
+    ):
+        found = pool_views(pools, classes, [own.key for own in pools], freeze_tp=False)
+        assert {own.key: own.demand.demand_rps for own in found} == demand

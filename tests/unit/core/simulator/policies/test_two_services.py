@@ -126,3 +126,14 @@ def test_small_service_has_instances_beside_one_that_wants_all_gpus(policy: str,
         gpus[model] += tp * count
     assert gpus.total() >= 8
     assert min(gpus["Llama3-70B"], gpus["Llama3-8B"]) >= 1
+
+
+@pytest.mark.parametrize("policy", ["freesh", "greenserve_epochs", "freesh_baseline", "min_energy"])
+@pytest.mark.parametrize("gpus", [1, 3])
+def test_service_with_fewer_gpus_than_classes_serves_all_of_them(policy: str, gpus: int) -> None:
+    """It had no plan, and so no instance, where there was none for each class."""
+    found = scenario()
+    own = tuple(replace(s, share=Share(max_gpus=gpus) if s.name == "8b" else Share()) for s in found.services)
+    done, _ = run(policy, replace(found, services=own))
+    assert done.figures["finished"] == done.figures["requests"]
+    assert done.figures["by_service"]["8b"]["requests"] > 50
