@@ -61,6 +61,8 @@ _BY_NAME: Mapping[str, Bound] = {
     "warm": Bound(0.0, 10_000.0),
     "service.weight": Bound(0.001, 1000.0),  # beside other services, where GPUs are scarce
     "min_gpus": _COUNT,
+    "max_loras": Bound(1.0, 1024.0),
+    "adapter.rank": Bound(1.0, 512.0),  # the highest that vLLM takes
     "max_gpus": _COUNT,
     "max_model_len": Bound(1.0, 1e9),
     "input_min": _TOKENS,

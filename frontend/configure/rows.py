@@ -35,7 +35,10 @@ from . import confirmations, model_config
 PAGE = 50
 AREAS = (
     ("Fleet", ("sites", "clusters", "nodes", "gpu-types", "gpus")),
-    ("What is served", ("models", "services", "slos", "pools", "partitions", "classes", "profiles", "tenants")),
+    (
+        "What is served",
+        ("models", "services", "slos", "adapters", "pools", "partitions", "classes", "profiles", "tenants"),
+    ),
     (
         "Carbon and prices",
         ("feeds", "tariffs", "gpu-rates", "pues", "embodied-factors", "instruments", "instrument-hours"),

@@ -181,6 +181,8 @@ def service(request: HttpRequest, name: str) -> HttpResponse:
         "short": offered_nodes.short_of(found),
         "pools": pools,
         "pool_count": pool_count,
+        "adapters": found.adapters.all(),
+        "may_operate": rights.has(request.user, rights.Right.OPERATE) and rights.everywhere(request.user),
         "decisions": scheduler_selectors.decisions().filter(service=found).exclude(kind="clock")[:DECISIONS_SHOWN],
     }
     return render(request, "frontend/fleet/service.html", context)

@@ -165,7 +165,8 @@ _ALL = (
         _fields(
             "name:text! description:text model_card:name=models! partition:name=partitions!"
             " partitions:names=partitions! expected_rps:number? expected_prompt_tokens:whole?"
-            " expected_output_tokens:whole? weight:number min_gpus:whole max_gpus:whole? policy:text knobs:object"
+            " expected_output_tokens:whole? weight:number min_gpus:whole max_gpus:whole? max_loras:whole policy:text"
+            " knobs:object"
         ),
         once=("partition",),
         always_in=(("partitions", "partition"),),
@@ -175,6 +176,12 @@ _ALL = (
         "SLO",
         ("service", "kind"),
         _fields("service:name=services! kind:text=ttft|tpot|e2e! objective_s:number! percentile:number"),
+    ),
+    Kind(
+        "adapters",
+        "LoRA adapter",
+        ("name",),
+        _fields("service:name=services! name:text! source:text! rank:whole!"),
     ),
     Kind(
         "pools",

@@ -17,6 +17,108 @@ from .transport import AsyncTransport, new_key
 from .waiting import AsyncWaits
 
 
+class AsyncAdapters:
+    """`/api/v1/adapters/`"""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def change_many(self, bodies: Sequence[m.LoraAdapterChange], /) -> tuple[m.LoraAdapter, ...]:
+        """Changes several: each item has `id`, `etag` and the fields to change. All or none."""
+        return await self._transport.read(Call("PATCH", "adapters/", body=bodies), tuple[m.LoraAdapter, ...])
+
+    async def create(self, *, idempotency_key: str | None = None, **fields: Unpack[m.NewLoraAdapter]) -> m.LoraAdapter:
+        """Makes one, or each of a list: all or none."""
+        return await self._transport.read(
+            Call("POST", "adapters/", body=fields, key=new_key(idempotency_key)), m.LoraAdapter
+        )
+
+    async def create_many(
+        self, bodies: Sequence[m.NewLoraAdapter], /, *, idempotency_key: str | None = None
+    ) -> tuple[m.LoraAdapter, ...]:
+        """Makes one, or each of a list: all or none."""
+        return await self._transport.read(
+            Call("POST", "adapters/", body=bodies, key=new_key(idempotency_key)), tuple[m.LoraAdapter, ...]
+        )
+
+    def list(
+        self,
+        *,
+        name: str | None = None,
+        ordering: Literal["name", "-name", "source", "-source", "rank", "-rank", "id", "-id"] | None = None,
+        rank: int | None = None,
+        service: str | None = None,
+        source: str | None = None,
+        page_size: int = PAGE_SIZE,
+    ) -> AsyncRows[m.LoraAdapter]:
+        """Returns the rows, a page at a time. A fine-tune of a service's model, which clients ask for by its own
+        name. Engines load it when one does.
+
+        Args:
+            name: The `model` that clients send.
+            ordering: The field to order by; with a minus the largest first.
+            rank: `r` in its adapter_config.json.
+            service: The `model` that clients send.
+            source: Its weights: a Hugging Face id, or a folder on the nodes that have its engines.
+        """
+        return AsyncRows(
+            self._transport,
+            Call(
+                "GET",
+                "adapters/",
+                {
+                    "name": name,
+                    "ordering": ordering,
+                    "rank": rank,
+                    "service": service,
+                    "source": source,
+                    "limit": page_size,
+                },
+            ),
+            m.LoraAdapter,
+        )
+
+    async def validate(self, **fields: Unpack[m.NewLoraAdapter]) -> m.ValidationResult:
+        """Returns the consequences of making this; nothing is stored. Of a list each is tried after those before it:
+        with `id` it is changed so, without it is made. The answer is a list of results in its order.
+        """
+        return await self._transport.read(
+            Call("POST", "adapters/validate/", body=fields, harmless=True), m.ValidationResult
+        )
+
+    async def validate_many(
+        self, bodies: Sequence[m.NewLoraAdapter | m.LoraAdapterChange], /
+    ) -> tuple[m.ValidationResult, ...]:
+        """Returns the consequences of making this; nothing is stored. Of a list each is tried after those before it:
+        with `id` it is changed so, without it is made. The answer is a list of results in its order.
+        """
+        return await self._transport.read(
+            Call("POST", "adapters/validate/", body=bodies, harmless=True), tuple[m.ValidationResult, ...]
+        )
+
+    async def change(self, key: str | int, /, *, etag: str, **fields: Unpack[m.LoraAdapterChanges]) -> m.LoraAdapter:
+        """Changes the fields that are sent. Of what comes in versions it enters another one (201): none is changed."""
+        return await self._transport.read(
+            Call("PATCH", f"adapters/{key_segment(key)}/", body=fields, etag=etag), m.LoraAdapter
+        )
+
+    async def delete(self, key: str | int, /, *, etag: str) -> None:
+        """Deletes it. 409 where something else rests on it, which the answer names."""
+        await self._transport.send(Call("DELETE", f"adapters/{key_segment(key)}/", etag=etag))
+
+    async def get(self, key: str | int, /) -> m.LoraAdapter:
+        """Returns one. A fine-tune of a service's model, which clients ask for by its own name. Engines load it when
+        one does.
+        """
+        return await self._transport.read(Call("GET", f"adapters/{key_segment(key)}/"), m.LoraAdapter)
+
+    async def validate_change(self, key: str | int, /, **fields: Unpack[m.LoraAdapterChanges]) -> m.ValidationResult:
+        """Returns the consequences of changing it in this way; nothing is stored."""
+        return await self._transport.read(
+            Call("POST", f"adapters/{key_segment(key)}/validate/", body=fields, harmless=True), m.ValidationResult
+        )
+
+
 class AsyncAlertSilences:
     """`/api/v1/alert-silences/`"""
 
@@ -2973,6 +3075,7 @@ class AsyncServices:
         expected_output_tokens: int | None = None,
         expected_prompt_tokens: int | None = None,
         max_gpus: int | None = None,
+        max_loras: int | None = None,
         min_gpus: int | None = None,
         model_card: str | None = None,
         name: str | None = None,
@@ -2985,6 +3088,8 @@ class AsyncServices:
             "-weight",
             "min_gpus",
             "-min_gpus",
+            "max_loras",
+            "-max_loras",
             "policy",
             "-policy",
             "id",
@@ -3001,6 +3106,8 @@ class AsyncServices:
             expected_output_tokens: Mean length of answers.
             expected_prompt_tokens: Mean length of prompts.
             max_gpus: It never has more, not even where GPUs are free. Empty: there is no limit.
+            max_loras: LoRA adapters that an engine has loaded at once; for another one the least recently used
+                goes.
             min_gpus: It has as many, where it needs them, before others get more than an instance for each class.
                 What it does not need, others may use.
             name: The `model` that clients send.
@@ -3017,6 +3124,7 @@ class AsyncServices:
                     "expected_output_tokens": expected_output_tokens,
                     "expected_prompt_tokens": expected_prompt_tokens,
                     "max_gpus": max_gpus,
+                    "max_loras": max_loras,
                     "min_gpus": min_gpus,
                     "model_card": model_card,
                     "name": name,
@@ -3781,6 +3889,7 @@ class AsyncResources:
     """All resources, each as an attribute."""
 
     def __init__(self, transport: AsyncTransport) -> None:
+        self.adapters = AsyncAdapters(transport)
         self.alert_silences = AsyncAlertSilences(transport)
         self.alerts = AsyncAlerts(transport)
         self.approvals = AsyncApprovals(transport)

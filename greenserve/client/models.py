@@ -886,6 +886,24 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     unknown_share: tuple[float | None, ...] | None = None
 
 
+class LoraAdapter(msgspec.Struct, frozen=True, kw_only=True):
+    """A fine-tune of a service's model, which clients ask for by its own name. Engines load it when one does.
+
+    Attributes:
+        name: The `model` that clients send.
+        source: Its weights: a Hugging Face id, or a folder on the nodes that have its engines.
+        rank: `r` in its adapter_config.json.
+    """
+
+    id: int
+    url: str
+    service: str
+    name: str
+    source: str
+    rank: int
+    etag: str
+
+
 class MadeApiKey(msgspec.Struct, frozen=True, kw_only=True):
     """`secret` is what clients of the gateway send; it is shown this once (null where an answer is repeated).
 
@@ -1463,6 +1481,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         min_gpus: It has as many, where it needs them, before others get more than an instance for each class.
             What it does not need, others may use.
         max_gpus: It never has more, not even where GPUs are free. Empty: there is no limit.
+        max_loras: LoRA adapters that an engine has loaded at once; for another one the least recently used goes.
         policy: A preset: the policy of a paper, or GreenServe's own.
         knobs: What is set otherwise than in the preset: knobs, and `tuning` by record.
         asleep_since: null: it is awake, or its policy has it never sleep.
@@ -1481,6 +1500,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     weight: float
     min_gpus: int
     max_gpus: int | None
+    max_loras: int
     policy: Policy
     knobs: dict[str, Any]
     asleep_since: Time | None
@@ -2272,6 +2292,28 @@ class GpuTypeChange(GpuTypeChanges):
     etag: Required[str]
 
 
+class LoraAdapterChanges(TypedDict, total=False):
+    """A fine-tune of a service's model, which clients ask for by its own name. Engines load it when one does.
+
+    Attributes:
+        name: The `model` that clients send.
+        source: Its weights: a Hugging Face id, or a folder on the nodes that have its engines.
+        rank: `r` in its adapter_config.json.
+    """
+
+    service: str
+    name: str
+    source: str
+    rank: int
+
+
+class LoraAdapterChange(LoraAdapterChanges):
+    """Changes of one row, in a list of them: its id, and the etag that was read."""
+
+    id: Required[int]
+    etag: Required[str]
+
+
 class ModelChanges(TypedDict, total=False):
     """What can be served.
 
@@ -2537,6 +2579,21 @@ class NewGpuType(TypedDict, total=False):
     assumed: Sequence[Any]
 
 
+class NewLoraAdapter(TypedDict, total=False):
+    """A fine-tune of a service's model, which clients ask for by its own name. Engines load it when one does.
+
+    Attributes:
+        name: The `model` that clients send.
+        source: Its weights: a Hugging Face id, or a folder on the nodes that have its engines.
+        rank: `r` in its adapter_config.json.
+    """
+
+    service: Required[str]
+    name: Required[str]
+    source: Required[str]
+    rank: Required[int]
+
+
 class NewModel(TypedDict, total=False):
     """What can be served.
 
@@ -2759,6 +2816,7 @@ class NewService(TypedDict, total=False):
         min_gpus: It has as many, where it needs them, before others get more than an instance for each class.
             What it does not need, others may use.
         max_gpus: It never has more, not even where GPUs are free. Empty: there is no limit.
+        max_loras: LoRA adapters that an engine has loaded at once; for another one the least recently used goes.
         policy: A preset: the policy of a paper, or GreenServe's own.
         knobs: What is set otherwise than in the preset: knobs, and `tuning` by record.
     """
@@ -2774,6 +2832,7 @@ class NewService(TypedDict, total=False):
     weight: float
     min_gpus: int
     max_gpus: int | None
+    max_loras: int
     policy: Policy
     knobs: Mapping[str, Any]
 
@@ -3102,6 +3161,7 @@ class ServiceChanges(TypedDict, total=False):
         min_gpus: It has as many, where it needs them, before others get more than an instance for each class.
             What it does not need, others may use.
         max_gpus: It never has more, not even where GPUs are free. Empty: there is no limit.
+        max_loras: LoRA adapters that an engine has loaded at once; for another one the least recently used goes.
         policy: A preset: the policy of a paper, or GreenServe's own.
         knobs: What is set otherwise than in the preset: knobs, and `tuning` by record.
     """
@@ -3117,6 +3177,7 @@ class ServiceChanges(TypedDict, total=False):
     weight: float
     min_gpus: int
     max_gpus: int | None
+    max_loras: int
     policy: Policy
     knobs: Mapping[str, Any]
 

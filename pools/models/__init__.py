@@ -7,11 +7,12 @@ from .jobs import Job, JobState
 from .joining import JoinToken, NodeIdentity
 from .measurements import EngineProfile, EngineResidual
 from .people import AccessToken, AuditEntry, Membership, MembershipSite
-from .serving import Instance, InstanceGpu, Pool, Service, Slo, SloMetric
+from .serving import Adapter, Instance, InstanceGpu, Pool, Service, Slo, SloMetric
 
 __all__ = [
     "LIMITS",
     "AccessToken",
+    "Adapter",
     "ApiKey",
     "AuditEntry",
     "Cluster",

@@ -9,6 +9,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from core.algorithms.fleet.gpu_parts import EQUAL, Share
+from core.engine.engine_launch import EngineLaunch
 from core.observations.limits import lacks_pace
 from core.policy import presets
 from core.policy.knobs import DYNAMO, WHOLE, Knobs
@@ -65,6 +66,12 @@ class Service(models.Model):
         blank=True,
         verbose_name="max GPUs",
         help_text="It never has more, not even where GPUs are free. Empty: there is no limit.",
+    )
+    max_loras = models.PositiveSmallIntegerField(
+        default=4,
+        db_default=4,
+        verbose_name="max LoRAs",
+        help_text="LoRA adapters that an engine has loaded at once; for another one the least recently used goes.",
     )
     policy = models.CharField(
         max_length=20,
@@ -156,6 +163,32 @@ class Service(models.Model):
     def policy_knobs(self) -> Knobs:
         """Returns the knobs of the policy in force."""
         return self.own_policy().knobs
+
+
+class Adapter(models.Model):
+    """A LoRA adapter of a service's model. Clients ask for it by its own name; engines load it when one does."""
+
+    service = models.ForeignKey(Service, on_delete=models.CASCADE, related_name="adapters")
+    name = models.CharField(max_length=100, unique=True, help_text="The `model` that clients send.")
+    source = models.CharField(
+        max_length=300, help_text="Its weights: a Hugging Face id, or a folder on the nodes that have its engines."
+    )
+    rank = models.PositiveSmallIntegerField(help_text="`r` in its adapter_config.json.")
+
+    class Meta:
+        ordering = ["service", "name"]
+        verbose_name = "LoRA adapter"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        """Raises ValidationError: a source that is neither an id nor a folder."""
+        super().clean()
+        try:
+            EngineLaunch(self.source).check()
+        except ValueError as error:
+            raise ValidationError({"source": f"{str(error).partition(': ')[2]}."}) from None
 
 
 class SloMetric(models.TextChoices):

@@ -9,7 +9,7 @@ from core.engine.corrections import KNOTS
 from core.engine.gpu_types import SHIPPED
 from pools.access import people
 from pools.access.audit import Actor
-from pools.models import EngineResidual, GpuType, Job, ModelCard, Partition, Profile, RequestClass, Service
+from pools.models import Adapter, EngineResidual, GpuType, Job, ModelCard, Partition, Profile, RequestClass, Service
 from scheduler import webhooks
 from scheduler.models import Study, StudyRun, Trial, TrialBlock
 from scheduler.operations import engine_profiles, overrides, pauses
@@ -85,6 +85,7 @@ def of_everything(actor: Actor, now: datetime | None = None) -> seed.Seeded:
             source="test",
         )
         GpuType.of_sheet(replace(SHIPPED["L40S-48GB"], name=f"g{n}")).save()
+        Adapter.objects.create(service=seeded.service, name=f"a{n}", source=f"acme/a{n}", rank=16)
     other = Partition.objects.create(name="other")
     RequestClass.objects.create(partition=other, name="ALL", rank=0)
     card = ModelCard.objects.create(name="other", max_model_len=10, engine="vllm-v1")

@@ -24,6 +24,7 @@ from core.ports import AdapterError
 from core.types import Limits, Mode, ModeProfile
 from pools.model_files import shape_figures
 from pools.models import (
+    Adapter,
     Cluster,
     Gpu,
     GpuType,
@@ -289,9 +290,25 @@ def _service(service: Service) -> Iterator[Consequence]:
     if not before and service.expected_rps is None:
         text = "Without a load to plan for, the first plan is for next to nothing until requests were seen."
         yield Consequence("warning", "expected_rps", text)
+    if Adapter.objects.filter(name=service.name).exists():
+        yield Consequence("error", "name", f"A LoRA adapter is called '{service.name}': choose another name.")
     yield from _part(service)
     if service.pk and not service.pools.exists():
         yield Consequence("info", "", "It has no pool yet: add one at each site where it may run.")
+
+
+def _adapter(adapter: Adapter) -> Iterator[Consequence]:
+    if Service.objects.filter(name=adapter.name).exists():
+        yield Consequence("error", "name", f"A service is called '{adapter.name}': choose another name.")
+    before = Adapter.objects.filter(pk=adapter.pk).first() if adapter.pk else None
+    if before and before.name != adapter.name:
+        yield Consequence("warning", "name", f"Clients that send '{before.name}' will be refused.")
+    service = Service.objects.filter(pk=adapter.service_id).first()
+    started_for = max(Adapter.objects.filter(service=service).values_list("rank", flat=True), default=0)
+    if service and adapter.rank and adapter.rank > started_for and (live := _live(service)):
+        before_it = f"adapters of rank {started_for} at most" if started_for else "no adapters"
+        text = f"{live} instances of {service} were started for {before_it}: real ones can load it once started anew."
+        yield Consequence("warning", "rank", text)
 
 
 def _part(service: Service) -> Iterator[Consequence]:
@@ -572,6 +589,7 @@ _OF: Mapping[type[Model], Callable[[Any], Iterator[Consequence]]] = {
     GpuType: _gpu_type,
     ModelCard: _model_card,
     Service: _service,
+    Adapter: _adapter,
     Slo: _slo,
     Pool: _pool,
     RequestClass: _request_class,

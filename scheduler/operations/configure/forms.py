@@ -29,7 +29,7 @@ _UNITS = (
     ("_s", "s"),
 )
 _WORDS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "tp": "TP", "gpu": "GPU", "pue": "PUE", "uuid": "UUID"}
-_WORDS |= {"tdp": "TDP", "id": "id", "gpus": "GPUs", "slo": "SLO", "rps": "rate", "fp8": "FP8"}
+_WORDS |= {"tdp": "TDP", "id": "id", "gpus": "GPUs", "slo": "SLO", "rps": "rate", "fp8": "FP8", "loras": "LoRAs"}
 
 
 class JsonField(forms.JSONField):

@@ -7,7 +7,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from core.engine.gpu_types import SHIPPED
-from pools.models import GpuType, Node, Pool, Service, Site
+from pools.models import Adapter, GpuType, Node, Pool, Service, Site
 from scheduler.models import Decision, LoopPause, Override, ServiceMode
 from scheduler.operations.configure import registry
 from tests.integration.scheduler.each_preset import PARAMETERS
@@ -47,8 +47,9 @@ def test_every_kind_has_its_pages_when_an_administrator_looks(service, admin_cli
 @pytest.mark.parametrize("format", ["csv", pytest.param("yaml", marks=pytest.mark.slow("the same in another format"))])
 def test_nothing_changes_when_an_export_is_imported(service, admin_client, format):
     GpuType.of_sheet(replace(SHIPPED["L40S-48GB"], name="Ours")).save()
+    Adapter.objects.create(service=service, name="legal", source="acme/legal", rank=16)
     fleet = ("sites", "clusters", "nodes", "gpu-types", "gpus", "feeds")
-    for kind in (*fleet, "services", "models", "classes", "profiles", "slos"):
+    for kind in (*fleet, "services", "models", "classes", "profiles", "slos", "adapters"):
         text = admin_client.get(reverse("configure-export", args=[kind, format])).content.decode()
         answer = admin_client.post(reverse("configure-import", args=[kind]), {"text": text, "format": format})
         whats = {(item.key, item.what, item.notes) for item in answer.context["outcomes"]}

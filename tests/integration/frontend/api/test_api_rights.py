@@ -22,11 +22,9 @@ from tests.fakes.people import person
 pytestmark = pytest.mark.django_db
 SYSTEM = audit.Actor()
 # What reading and changing needs; a resource that is not here fails the test.
-LOOKED_AT = "sites clusters nodes gpu-types gpus models partitions classes profiles services slos pools feeds instances"
-LOOKED_AT += (
-    " epochs decisions requests synthetic-history engine-profiles engine-residuals alerts alert-silences pauses"
-)
-LOOKED_AT += " overrides approvals studies trials"
+LOOKED_AT = "sites clusters nodes gpu-types gpus models partitions classes profiles services slos adapters"
+LOOKED_AT += " pools feeds instances epochs decisions requests synthetic-history engine-profiles engine-residuals"
+LOOKED_AT += " alerts alert-silences pauses overrides approvals studies trials"
 PRICES = "tariffs gpu-rates pues embodied-factors instruments instrument-hours budgets report-schedules reports"
 RIGHTS = {
     ("view", "operate"): LOOKED_AT,

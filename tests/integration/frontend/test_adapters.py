@@ -1,0 +1,104 @@
+"""LoRA adapters of a service: entered by REST and by forms, listed by its page, with names that nobody else has."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from pools.models import Adapter, Instance, Service
+from scheduler.operations.configure import consequences
+from tests.fakes import seed
+
+pytestmark = pytest.mark.django_db
+LEGAL = {"service": "llama3-70b", "name": "legal", "source": "acme/legal-lora", "rank": 16}
+
+
+@pytest.fixture
+def client(admin_client: Client, redis_client: object) -> Client:
+    return admin_client
+
+
+@pytest.fixture
+def service() -> Service:
+    """One without engines, whose operator has nothing to be warned of."""
+    found = seed.fleet().service
+    Instance.objects.update(state=Instance.State.STOPPED)
+    return found
+
+
+def send(client: Client, method: str, path: str, body: dict[str, Any]) -> Any:
+    data = json.dumps(body) if body else ""
+    return client.generic(
+        method, f"/api/v1/{path}", data=data, content_type="application/json", headers={"If-Match": "*"}
+    )
+
+
+def test_adapter_is_entered_changed_and_deleted_by_rest(client: Client, service: Service) -> None:
+    made = send(client, "POST", "adapters/", LEGAL)
+    assert made.status_code == 201, made.content
+    assert {name: made.json()[name] for name in LEGAL} == LEGAL
+    assert send(client, "PATCH", "adapters/legal/", {"rank": 64}).json()["rank"] == 64
+    assert send(client, "PATCH", f"services/{service}/", {"max_loras": 2}).json()["max_loras"] == 2
+    assert send(client, "DELETE", "adapters/legal/", {}).status_code == 204
+    assert not Adapter.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "words"),
+    [
+        ({"name": "llama3-70b"}, "name", "A service is called 'llama3-70b': choose another name."),
+        ({"source": "../secrets"}, "source", "neither owner/name nor a folder's absolute path"),
+        ({"rank": 0}, "rank", "must be at least 1"),
+        ({"rank": 1024}, "rank", "must be at most 512"),
+        ({"service": "nobody"}, "service", "no service 'nobody'"),
+    ],
+)
+def test_adapter_that_cannot_be_is_refused_by_field(
+    client: Client, service: Service, changed: dict[str, Any], field: str, words: str
+) -> None:
+    answer = send(client, "POST", "adapters/", LEGAL | changed)
+    assert answer.status_code == 400
+    (error,) = answer.json()["errors"]
+    assert error["field"] == field
+    assert words in error["detail"]
+
+
+def test_name_belongs_to_one_adapter_or_one_service(client: Client, service: Service) -> None:
+    send(client, "POST", "adapters/", LEGAL)
+    assert send(client, "POST", "adapters/", LEGAL).json()["errors"][0]["field"] == "name"
+    answer = send(client, "PATCH", f"services/{service}/", {"name": "legal"})
+    assert answer.json()["errors"][0]["detail"] == "A LoRA adapter is called 'legal': choose another name."
+
+
+def test_page_of_a_service_lists_its_adapters_and_adds_and_takes_away(client: Client, service: Service) -> None:
+    page = reverse("service", args=[service.name])
+    assert "None. An adapter that is entered here" in client.get(page).content.decode()
+    new = f"{reverse('configure-new', args=['adapters'])}?service={service.pk}"
+    assert new in client.get(page).content.decode()
+    answer = client.post(new, {**LEGAL, "service": service.pk})
+    assert answer.status_code == 302, answer.content.decode()
+    shown = client.get(page).content.decode()
+    for words in ("<code>legal</code>", "acme/legal-lora", "at most 4 loaded at once"):
+        assert words in shown
+    pk = Adapter.objects.get().pk
+    for name in ("configure-edit", "configure-delete"):
+        assert reverse(name, args=["adapters", pk]) in shown
+    client.post(reverse("configure-delete", args=["adapters", pk]), {"confirmed": "1"})
+    assert not Adapter.objects.exists()
+
+
+def test_form_warns_where_engines_were_started_for_less(service: Service) -> None:
+    adapter = Adapter(service=service, name="legal", source="acme/legal-lora", rank=16)
+    assert consequences.of(adapter) == ()
+    Instance.objects.update(state=Instance.State.READY)
+    (found,) = consequences.of(adapter)
+    assert (found.level, found.field) == ("warning", "rank")
+    assert "were started for no adapters" in found.text
+    adapter.save()
+    assert consequences.of(adapter) == ()
+    adapter.rank = 32
+    assert "of rank 16 at most" in consequences.of(adapter)[0].text
