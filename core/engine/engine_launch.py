@@ -54,13 +54,16 @@ _WEIGHTS = re.compile(r"(?:\w[\w.-]*/)?\w[\w.-]*|/[\w./ @+=-]+")
 class EngineLaunch:
     """`weights`: a Hugging Face id, or a folder on the nodes; empty: nobody said, and the engine cannot be started.
 
-    `arguments` are vLLM's, word by word (`--kv-cache-dtype`, `fp8`).
+    `arguments` are vLLM's, word by word (`--kv-cache-dtype`, `fp8`). `max_lora_rank`: of LoRA adapters that it is to
+    load, `max_loras` at once; 0: it loads none.
     """
 
     weights: str = ""
     dtype: str = "auto"
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    max_lora_rank: int = 0
+    max_loras: int = 1
 
     def check(self) -> None:
         """Raises ValueError, which names what is wrong and what may be said."""

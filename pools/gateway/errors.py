@@ -92,6 +92,11 @@ def not_offered(name: str, path: str) -> ApiError:
     )
 
 
+def adapter_not_loaded(service_name: str, name: str, retry_after_s: float) -> ApiError:
+    message = f"No engine of '{service_name}' can load the adapter '{name}': its operator finds why on the page Health."
+    return unavailable(message, "adapter_not_loaded", round(retry_after_s))
+
+
 def over_rate(
     whose: str,
     what: str,

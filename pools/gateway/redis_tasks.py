@@ -387,6 +387,7 @@ async def keep_beating(
             engines = unreachable()
             detail = f"{view.ready_instances} instances ready"
             detail += f", {len(engines)} cannot be reached" if engines else ""
+            detail += "".join(f", adapter '{name}': {why}" for name, why in sorted(view.unloadable.items()))
             view.gateways = max(1, await link.beat(process, detail, open_requests(), disk_state(), engines))
             beat.worked()
         except (RedisError, OSError) as error:

@@ -34,6 +34,7 @@ from .fleet.workers import Workers
 from .http.connections import Connections
 from .intake import Intake
 from .placing import own_boards
+from .placing.adapter_loader import AdapterLoader
 from .placing.clock_requests import ClockRequests, PendingClockRequest
 from .placing.deadline_clocks import LOOK_S, DeadlineClocks
 from .placing.dispatch import Dispatcher, Gate
@@ -111,6 +112,8 @@ class GatewayRuntime:
         )
         router = Router(self.metrics.routing_s, config.rng)
         self.dispatcher = Dispatcher(self.fleet, router, self.classifier, before_gate(self.gate))
+        self.adapters = AdapterLoader(self.dispatcher, self.fleet, config.engine_trust)
+        self.dispatcher.wants_adapter = self.adapters.look
         self.emergencies = Emergencies(self.dispatcher, self.clocks)
         self.health = HealthChecks(self.fleet, config.engine_trust)
         self.hung = HungEngines(self.dispatcher)
@@ -150,6 +153,9 @@ class GatewayRuntime:
             "hung_engines_total": ("Times that an engine was found to hang.", self.hung.found),
             "moved_requests_total": ("Requests taken from an engine out of rotation to another.", self.hung.moved),
             "early_moves_total": ("Streams moved because their first token was overdue.", self.early.moved),
+            "adapter_loads_total": ("LoRA adapters that engines have loaded for a request.", self.adapters.loads),
+            "adapter_evictions_total": ("LoRA adapters unloaded to make room for one.", self.adapters.evictions),
+            "adapter_failures_total": ("Times that an engine did not load a LoRA adapter.", self.adapters.failures),
             "journal_shipped_rows_total": ("Request rows confirmed by Redis.", shipped),
             "dropped_connections_total": ("Connections without a key closed in favour of others.", connections.dropped),
             "refused_connections_total": ("Connections for which there was no place.", connections.refused),
@@ -207,6 +213,7 @@ class GatewayRuntime:
         self.health.look(now_s)
         self.hung.look(self.fleet.instances(), now_s)
         self.dispatcher.look_around()
+        self.adapters.look()
         self.emergencies.look(self.fleet.services.values(), now_s)
         uids, services = {instance.uid for instance in self.fleet.instances()}, self.fleet.services.values()
         self.gate.keep(uids, services)
@@ -224,6 +231,7 @@ class GatewayRuntime:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.workers.close()
         await self.health.close()
+        await self.adapters.close()
         if self._shipper is not None:
             await self._shipper.finish(until_s)
         if self._refresher is not None:

@@ -39,6 +39,7 @@ from pools.wire.desired_state import (
 )
 from pools.wire.fleet_snapshot import (
     Fleet,
+    FleetAdapter,
     FleetClass,
     FleetIndex,
     FleetKey,
@@ -217,6 +218,7 @@ __all__ = [
     "EngineBoard",
     "EnginePaces",
     "Fleet",
+    "FleetAdapter",
     "FleetClass",
     "FleetIndex",
     "FleetKey",

@@ -137,6 +137,13 @@ class RequestPolicy(Message, frozen=True):
         return self.deadline or self.iteration
 
 
+class FleetAdapter(Message, frozen=True):
+    """A LoRA adapter of a service. `source`: what engines load it from, a Hugging Face id or a folder."""
+
+    name: str
+    source: str
+
+
 class FleetService(Message, frozen=True):
     """A service that the gateway serves under the name `model`; objectives are the service's SLO.
 
@@ -146,6 +153,7 @@ class FleetService(Message, frozen=True):
         tokenizer: The model's tokenizer.json, a file on the gateways' machines; empty: none.
         shape: The key by which the engine model knows the model; empty: by its name.
         images: How many tokens images of a chat take; None: it reads none, or the rule is not known.
+        adapters: Those that engines load when a request asks for one, at most `max_loras` at once.
     """
 
     name: str
@@ -163,6 +171,8 @@ class FleetService(Message, frozen=True):
     tokenizer: str = ""
     shape: str = ""
     images: ImageRule | None = None
+    adapters: list[FleetAdapter] = []
+    max_loras: int = 1
 
 
 class RequestLimits(Message, frozen=True):

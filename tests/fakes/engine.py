@@ -36,6 +36,8 @@ class FakeEngine:
         silent_after: stops sending after so many tokens without closing.
         pieces: how a stream's bytes are cut for the wire: "events", "bytes" (7 at a time), or "joined" (all at once).
         filler: bytes of text in each token, to make streams heavy.
+        adapters: sources by name, that were loaded; None: it was started without LoRA.
+        adapter_fault: why it loads none.
         held: while there is one and it is not set, responses wait for it.
     """
 
@@ -50,6 +52,9 @@ class FakeEngine:
     filler: int = 0
     close_when_idle: bool = False
     held: asyncio.Event | None = None
+    adapters: dict[str, str] | None = None
+    adapter_fault: str = ""
+    orders: list[tuple[str, str]] = field(default_factory=list)  # to load and unload, which are not among the received
     received: list[Received] = field(default_factory=list)
     looks: int = 0  # requests for its health, which are not among the received
     aborted: int = 0
@@ -87,6 +92,8 @@ class FakeEngine:
             while (request := await _read(reader)) is not None:
                 if request.path == "/health":
                     self.looks += 1
+                elif request.path.endswith("load_lora_adapter"):
+                    self.orders.append((request.path.split("/")[2].split("_")[0], request.body["lora_name"]))
                 else:
                     self.received.append(request)
                 if not await self._answer(request, reader, writer) or self.close_when_idle:
@@ -125,6 +132,13 @@ class FakeEngine:
             error = {"message": "engine says no", "type": "error", "param": None, "code": self.status}
             await self._whole(writer, self.status, {"error": error})
             return True
+        if request.path.endswith("load_lora_adapter"):
+            await self._whole(writer, *self._order(request.body, unload="/unload" in request.path))
+            return True
+        if self.adapters is not None and request.body.get("model") not in (None, "Llama3-70B", *self.adapters):
+            error = {"message": f"The model `{request.body['model']}` does not exist.", "type": "NotFoundError"}
+            await self._whole(writer, 404, {"error": error})
+            return True
         if request.path in ("/health", "/v1/embeddings"):
             await self._whole(writer, 200, {} if request.path == "/health" else _embeddings(request))
             return True
@@ -162,6 +176,21 @@ class FakeEngine:
             {"id": "cmpl-1", "object": kind, "created": 1, "model": body["model"], "choices": [choice], "usage": usage},
         )
         return True
+
+    def _order(self, body: dict[str, Any], *, unload: bool) -> tuple[int, dict[str, Any]]:
+        """Loads or unloads an adapter as vLLM does. Returns status and body of the answer."""
+        name = body["lora_name"]
+        if self.adapters is None:
+            return 404, {"detail": "Not Found"}
+        if self.adapter_fault:
+            return 400, {"error": {"message": self.adapter_fault, "type": "BadRequestError"}}
+        if unload:
+            gone = self.adapters.pop(name, None) is not None
+            return (200, {}) if gone else (404, {"error": {"message": f"The lora adapter '{name}' cannot be found."}})
+        if name in self.adapters:
+            return 400, {"error": {"message": f"The lora adapter '{name}' has already been loaded."}}
+        self.adapters[name] = body["lora_path"]
+        return 200, {}
 
     async def _whole(self, writer: asyncio.StreamWriter, status: int, body: dict[str, Any]) -> None:
         data = json.dumps(body).encode()

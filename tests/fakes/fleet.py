@@ -59,6 +59,8 @@ class FakeFleet:
     engine_limits: EngineLimits | None = None
     engine_key: str = ""
     adapters: dict[int, list[str]] = field(default_factory=dict)  # that instances have loaded
+    declared: list[str] = field(default_factory=list)  # adapters of the service
+    max_loras: int = 1
     images: ImageRule | None = None  # of the service's model
     paths: dict[int, list[str]] = field(default_factory=dict)  # of instances that are known to have no others
 
@@ -82,6 +84,8 @@ class FakeFleet:
             pools,
             self.policy,
             images=self.images,
+            adapters=[wire.FleetAdapter(name, f"acme/{name}") for name in self.declared],
+            max_loras=self.max_loras,
         )
         other = wire.FleetService(
             "other-model", "Other", "vllm-v1", 2048, wire.LatencyLimits(), "freesh-a", _CLASSES, []

@@ -24,6 +24,7 @@ _PASSED_PREFIXES = ("HF_", "VLLM_", "NCCL_", "CUDA_", "NVIDIA_", "UCX_", "TORCH_
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
 _UNITS = {"": 1, "k": 1000, "K": 1 << 10, "m": 1_000_000, "M": 1 << 20}
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
+_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM can be started for
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,9 @@ def command(spec: InstanceSpec, options: VllmOptions, port: int) -> list[str]:
     words.append("--disable-uvicorn-access-log")  # the agent asks each second; gateways keep the record of requests
     if options.sleep and options.by_uuid:
         words.append("--enable-sleep-mode")
+    if launch.max_lora_rank:
+        rank = next((own for own in _LORA_RANKS if own >= launch.max_lora_rank), launch.max_lora_rank)
+        words += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", str(launch.max_loras)]
     if options.plugin:
         words += ["--scheduler-cls", SCHEDULER_CLS]
     if options.kv_connector:
@@ -214,6 +218,8 @@ def environment(spec: InstanceSpec, options: VllmOptions, own: Mapping[str, str]
         set_here["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpu_uuids)
     if options.sleep:
         set_here["VLLM_SERVER_DEV_MODE"] = "1"
+    if spec.launch.max_lora_rank:
+        set_here["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"  # gateways ask for it, with the engine's key
     if options.plugin:
         by_laxity = spec.options.preempt_for_waiting
         set_here |= vllm_control.environment(options.folder, options.socket(spec.uid), by_laxity, spec.limits)

@@ -16,6 +16,8 @@ from ..http.upstream import Address
 STREAM_TICKET = 0  # rounds count from 1
 NO_NODE = ""  # of workers that registered themselves
 
+ADAPTERS_REPORTED_S = 15.0  # agents ask engines for their adapters each 10 s
+
 
 class Health:
     """Outlier ejection: an engine that fails is passed over for a while, longer each time; then one request probes.
@@ -125,6 +127,7 @@ class Instance:
     """
 
     __slots__ = (
+        "_adapter_orders",
         "_candidate",
         "_gateways",
         "_proven",
@@ -138,6 +141,8 @@ class Instance:
         "_stale",
         "_state",
         "_unstarted_tokens",
+        "adapters",
+        "adapters_used_s",
         "address",
         "answered_s",
         "authorization",
@@ -181,6 +186,8 @@ class Instance:
         self.answered_s = -math.inf
         self.rtt_s = 0.0  # until a connection has been made
         self._round_trip = RoundTrip()
+        self._adapter_orders: dict[str, tuple[bool, float]] = {}  # see `ordered_adapter`
+        self.adapters_used_s: dict[str, float] = {}  # when each was last asked for here (monotonic)
         self.slots: dict[object, None] = {}  # what this gateway has in flight there: see `slots_at`
         self.steps: MeasuredSteps | None = None  # of the last report, until something was learned of it
         self.scale, self.scaled_at_s = 1.0, -math.inf  # measured over predicted time of its steps; when last corrected
@@ -212,6 +219,7 @@ class Instance:
         self.authorization = _authorization(state)
         self._state, self.pool, self.rank, self._gateways = state, pool, rank, gateways
         self.heard_at_s = heard_at_s
+        self.adapters = self._adapters_now()
         if reported_at_s != self._reported_at_s:  # an earlier one is newer too, where the node's clock was set back
             self.steps = self._measured_steps(reported_at_s)
             self._reported_at_s = reported_at_s
@@ -248,7 +256,20 @@ class Instance:
     def offers(self, path: str, adapter: str = "") -> bool:
         """Says whether its engine serves requests at a path, which it may where paths are not known, by an adapter."""
         paths = self._state.paths
-        return (paths is None or path in paths) and (not adapter or adapter in self._state.adapters)
+        return (paths is None or path in paths) and (not adapter or adapter in self.adapters)
+
+    def ordered_adapter(self, name: str, loaded: bool, now_s: float) -> None:
+        """Its engine has or has not an adapter, as it says itself: so until a report that must know of it."""
+        self._adapter_orders[name] = loaded, now_s
+        self.adapters_used_s.pop(name, None)
+        self.adapters = self._adapters_now()
+
+    def _adapters_now(self) -> frozenset[str]:
+        """Returns the adapters that its engine has: those reported, but for what was ordered since."""
+        recent = {n: o for n, o in self._adapter_orders.items() if self.heard_at_s < o[1] + ADAPTERS_REPORTED_S}
+        self._adapter_orders = recent
+        loaded = {name for name, (is_loaded, _) in recent.items() if is_loaded}
+        return frozenset((set(self._state.adapters) | loaded) - (recent.keys() - loaded))
 
     @property
     def parts(self) -> int:

@@ -37,13 +37,26 @@ class Service:
             "class_limits",
             "classes",
             "coming",
+            "declared",
             "engine_queue",
             "expected_lengths",
             "hands_on",
             "images",
             "limits",
         ),
-        *("max_model_len", "model", "name", "policy", "ranks", "ready", "root", "shares", "tokenizer", "uids"),
+        *(
+            "max_loras",
+            "max_model_len",
+            "model",
+            "name",
+            "policy",
+            "ranks",
+            "ready",
+            "root",
+            "shares",
+            "tokenizer",
+            "uids",
+        ),
     )
 
     def __init__(self, entry: wire.FleetService, gateways: int = 1) -> None:
@@ -63,6 +76,8 @@ class Service:
         self.root = entry.hugging_face_id or entry.model  # what clients load a tokenizer by
         self.tokenizer = entry.tokenizer
         self.images = entry.images
+        self.declared = {own.name: own.source for own in entry.adapters}  # adapters that its engines can load
+        self.max_loras = entry.max_loras
         self.ranks = {c.name: c.rank for c in entry.classes}
         self.hands_on = _hands_on(entry.classes)
         self.shares = {pool.id: pool.share for pool in entry.pools}
@@ -141,11 +156,12 @@ def _hands_on(classes: Iterable[wire.FleetClass]) -> tuple[float, ...]:
 
 
 def _adapters(services: Iterable[Service]) -> dict[str, Service]:
-    """Returns them by name: where engines of several services have one, the first service counts."""
-    found: dict[str, Service] = {}
+    """Returns them by name: those declared, then those found; of a name found at several services the first counts."""
+    services = list(services)
+    found = {name: service for service in services for name in service.declared}
     for service in services:
         for instance in service.ready:
-            for name in instance.state.adapters:
+            for name in instance.adapters:
                 found.setdefault(name, service)
     return found
 
@@ -164,9 +180,8 @@ class FleetView:
 
     def __init__(self) -> None:
         self.services: dict[str, Service] = {}
-        self.adapters: dict[
-            str, Service
-        ] = {}  # by name, those that a ready engine has, with the service that it serves
+        self.adapters: dict[str, Service] = {}  # by name, those that a service declares or a ready engine has
+        self.unloadable: dict[str, str] = {}  # adapters that engines could not load just now: why
         self.fresh_at_s: float | None = None
         self.version: int | None = None
         self.gateways = 1

@@ -88,6 +88,7 @@ class Dispatcher:
         self._queues: dict[tuple[str, str | None], ClassQueue] = {}
         self.use = UseElsewhere()
         self.wish: Callable[[], None] = lambda: None  # called when a request begins to wait for a service that sleeps
+        self.wants_adapter: Callable[[], None] = lambda: None  # called when a request begins to wait for an adapter
         self._again: set[str] = set()  # services for which `_try_again` is to be called
         self._hand_on: dict[str, HandOn] = defaultdict(HandOn)  # by service
 
@@ -99,6 +100,16 @@ class Dispatcher:
         """Returns those that wait, of all classes, by arrival."""
         found = [w for (name, _), queue in self._queues.items() if name == service_name for w in queue.waiters.items()]
         return sorted(found, key=lambda waiter: waiter.row.arrival_s)
+
+    def adapters_wanted(self) -> list[Waiter]:
+        """Returns the next one of each queue of an adapter."""
+        found = [queue.waiters.peek() for queue in self._queues.values()]
+        return [waiter for waiter in found if waiter is not None and waiter.call.adapter]
+
+    def lost_adapter(self, instance: Instance, name: str) -> None:
+        """An engine answers that it has not an adapter which it had: another gateway has had it unloaded."""
+        instance.ordered_adapter(name, False, time.monotonic())
+        self._fleet.apply_again()
 
     def reorder(self, first: Sequence[Waiter]) -> None:
         """These go before all others of their queues, in this order."""
@@ -126,7 +137,8 @@ class Dispatcher:
         queue = self._queues.get((service.name, call.line))
         if tried or queue is None or not len(queue.waiters):
             left_out = _left_out(service, call, tried)
-            hoped = service.coming or service.wakes
+            can_load = call.adapter in service.declared and bool(service.ready)
+            hoped = service.coming or service.wakes or can_load
             if not service.choosable(left_out, time.monotonic()) and (tried or not hoped):
                 return None
             slot = self._try(service, call, tried)
@@ -224,6 +236,8 @@ class Dispatcher:
         if routed is None:
             return None
         slot = Slot(self, call, routed)
+        if call.adapter:
+            slot.instance.adapters_used_s[call.adapter] = now_s
         if gate is not None:
             gate.placed(service, slot.instance)
         return slot
@@ -272,6 +286,8 @@ class Dispatcher:
         waiter = Waiter(call, row, asyncio.get_running_loop().create_future())
         queue.waiters.push(waiter, row)
         began_s = time.monotonic()
+        if call.adapter:
+            self.wants_adapter()
         try:
             async with asyncio.timeout(service.policy.max_wait_s):
                 if not service.ready:

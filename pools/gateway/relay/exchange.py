@@ -273,7 +273,7 @@ class Exchange:
     def _judge(self, fate: Fate) -> LastWords | None:
         """Decides what an attempt's end means for the client; None: it is tried again elsewhere."""
         ending = self.ending
-        if fate is Fate.COMPLETE and (self._status not in BUSY or self._started):
+        if fate is Fate.COMPLETE and not self._turned_away:
             return self._completed()
         if fate is Fate.CALLED_BACK:
             ending.attempts -= 1  # no fault of the request's or the engine's
@@ -282,6 +282,7 @@ class Exchange:
             self._moves += 1
             return None
         if fate is Fate.COMPLETE:
+            self._look_for_adapter()
             self._answer = self._status, self._headers, b"".join(self._pieces)
             return None
         if fate is Fate.TIMEOUT:
@@ -290,6 +291,19 @@ class Exchange:
             ending.status, ending.http_status, ending.error = "client_gone", self._status, self._error
             return self._client.abort
         return self._fail("upstream_error", self._broken_upstream()) if self._started else None
+
+    @property
+    def _turned_away(self) -> bool:
+        """Says whether the engine wants the call elsewhere, or later, or has not its adapter any more."""
+        lacks_adapter = bool(self.call.adapter) and self._status == 404
+        return not self._started and (self._status in BUSY or lacks_adapter)
+
+    def _look_for_adapter(self) -> None:
+        """An engine that has not the call's adapter any more may load it again, and so be tried again."""
+        instance = self.ending.instance
+        if self._status == 404 and instance is not None:
+            self._context.dispatcher.lost_adapter(instance, self.call.adapter)
+            self._tried.remove(instance.uid)
 
     async def _attempt(self) -> Fate:
         """Sends the call to the place that was begun, over a new connection if need be, and waits for how that ends."""
@@ -379,7 +393,7 @@ class Exchange:
             self._go_on(None)  # at the same place, over a new connection
             return
         self._leave(fate)
-        if fate is Fate.COMPLETE and (self._status not in BUSY or self._started):
+        if fate is Fate.COMPLETE and not self._turned_away:
             self._end(self._completed())
         else:
             self._go_on(fate)

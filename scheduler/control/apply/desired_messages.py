@@ -42,7 +42,9 @@ def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
     held = InstanceGpu.objects.filter(instance__in=live).order_by("gpu__index")
     for instance_id, gpu_uuid in held.values_list("instance_id", "gpu__uuid"):
         gpu_uuids[instance_id].append(gpu_uuid)
-    services = {service.pk: _ServiceSettings.of(service) for service in Service.objects.prefetch_related("slos")}
+    services = {
+        service.pk: _ServiceSettings.of(service) for service in Service.objects.prefetch_related("slos", "adapters")
+    }
     uids = {str(instance.uid) for instance in live}
     of_instance, of_pool = active_operations.fixed_clocks()
     floors = active_operations.clock_floors()
@@ -94,6 +96,8 @@ class _ServiceSettings:
     knobs: Knobs
     objectives: Limits
     pool_limits: Mapping[int, Limits]  # by class, where others' requests come to its pools
+    max_lora_rank: int
+    max_loras: int
 
     @classmethod
     def of(cls, service: Service) -> _ServiceSettings:
@@ -107,7 +111,8 @@ class _ServiceSettings:
         classes = service.partition.classes.all()
         of_classes = (class_limits(objectives, own.thresholds, knobs) for own in classes)
         engine_limits = service_policy.engine_limits(knobs, tuning, of_classes)
-        return cls(rule, engine_limits, knobs, objectives, limits)
+        max_rank = max((adapter.rank for adapter in service.adapters.all()), default=0)
+        return cls(rule, engine_limits, knobs, objectives, limits, max_rank, service.max_loras)
 
     def down_to(self, floor_mhz: float) -> _ServiceSettings:
         """Where clocks stay at the top, a floor is a person's word that they may go down as far as that."""
@@ -146,6 +151,6 @@ def _desired(instance: Instance, own: _ServiceSettings, gpu_uuids: list[str], ui
         engine_limits=own.engine_limits,
         shadow_of=next((uid for uid in instance.replaces if uid in uids), ""),
         clock=own.clock,
-        launch=instance.model_card.launch(),
+        launch=replace(instance.model_card.launch(), max_lora_rank=own.max_lora_rank, max_loras=own.max_loras),
         shape=instance.model_card.shape,
     )

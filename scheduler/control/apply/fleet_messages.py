@@ -31,7 +31,7 @@ def objectives(service: Service) -> wire.LatencyLimits:
 def fleet_snapshot(now: datetime, version: int) -> wire.Fleet:
     intensity = {site.pk: intensity_at(site, now) for site in Site.objects.all()}
     marginal, measured = marginal_at(now), measured_messages.measured_engines()
-    services = Service.objects.select_related("model_card", "partition").prefetch_related("slos")
+    services = Service.objects.select_related("model_card", "partition").prefetch_related("slos", "adapters")
     return wire.Fleet(
         version=version,
         at_s=now.timestamp(),
@@ -102,6 +102,8 @@ def _service(
         hugging_face_id=service.model_card.hugging_face_id,
         tokenizer=service.model_card.tokenizer,
         shape=service.model_card.shape,
+        adapters=[wire.FleetAdapter(own.name, own.source) for own in service.adapters.all()],
+        max_loras=service.max_loras,
     )
 
 

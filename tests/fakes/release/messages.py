@@ -106,7 +106,7 @@ def _desired(limits: wire.LatencyLimits) -> wire.DesiredNode:
         busy_low=0.4,
         clock_step_mhz=75.0,
     )
-    launch = EngineLaunch("meta/Llama3-70B", "bfloat16", ("--seed=1",), {"NCCL_DEBUG": "INFO"})
+    launch = EngineLaunch("meta/Llama3-70B", "bfloat16", ("--seed=1",), {"NCCL_DEBUG": "INFO"}, 16, 4)
     instance = wire.DesiredInstance(
         uid=UID,
         pool_id=3,
@@ -227,6 +227,8 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
         expected_output_tokens=180,
         hugging_face_id="meta/Llama3-70B",
         tokenizer="/srv/tokenizers/llama3.json",
+        adapters=[wire.FleetAdapter("legal", "acme/legal-lora")],
+        max_loras=4,
     )
     of_key, of_tenant = wire.RequestLimits(60, 100_000, 4), wire.RequestLimits(600, 1_000_000, 40)
     budget = wire.RefusingBudget(NOW_S + 86_400, "9 of 9 kWh", 1_000_000, 900_000, NOW_S)

@@ -21,6 +21,7 @@ NOT_YET_RELEASED = {
     "DiskState",
     "EngineBoard",
     "EnginePaces",
+    "FleetAdapter",
     "FleetIndex",
     "GatewayBoards",
     "GatewayUse",

@@ -365,6 +365,18 @@ def test_names_of_files_stay_in_the_folder_when_a_uid_is_odd(tmp_path: Path) -> 
     assert options.socket("../x").parent == tmp_path / "s"
 
 
+def test_engine_is_started_for_the_adapters_of_its_service_and_else_for_none(tmp_path: Path) -> None:
+    options = VllmOptions(tmp_path / "vllm", tmp_path)
+    launch = EngineLaunch("fake/good", max_lora_rank=24, max_loras=3)
+    asked = replace(spec(), launch=launch)
+    words = command(asked, options, 1234)
+    at = words.index("--enable-lora")
+    assert words[at : at + 5] == ["--enable-lora", "--max-lora-rank", "32", "--max-loras", "3"]
+    assert environment(asked, options, {})["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+    assert "--enable-lora" not in command(spec(), options, 1234)
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in environment(spec(), options, {})
+
+
 def test_plugin_and_sleep_are_on_the_command_line_when_the_node_offers_them(tmp_path: Path) -> None:
     options = VllmOptions(tmp_path / "vllm", tmp_path, sleep=True, plugin=True)
     words = command(spec(), options, 1234)
