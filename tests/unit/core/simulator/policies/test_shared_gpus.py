@@ -8,7 +8,8 @@ from core.simulator import shipped_scenarios
 from core.simulator.policies import POLICIES
 from core.simulator.runs.runner import Run, requests_of, run_scenario
 from core.simulator.scenario.scenario import read_scenario
-from tests.unit.core.simulator.policies.test_two_services import GpuCount, alike
+from tests.unit.core.simulator.policies.looking import GpuCount
+from tests.unit.core.simulator.policies.test_two_services import alike
 
 HALF = "H100-SXM-80GB/2"
 
