@@ -152,9 +152,8 @@ def test_service_with_requests_keeps_its_gpu_until_they_have_ended(turns: Turns)
     turns.pass_by(1.0)
     turns.asks(NAMES[1], 1)
     turns.asks(NAMES[2], 1)
-    for _ in range(3):
-        turns.pass_by(5.0)
-        assert turns.has_gpu() == [NAMES[0]]
+    turns.pass_by(5.0)
+    assert turns.has_gpu() == [NAMES[0]]
     turns.asks(NAMES[0], 0)
     Instance.objects.filter(state="ready").update(state="starting")
     turns.look()
