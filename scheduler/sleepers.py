@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.db.models import OuterRef, Q, QuerySet, Subquery
 
@@ -45,15 +46,15 @@ def of(service: Service, now: datetime) -> Sleep | None:
     made = Decision.objects.filter(service=service, kind=Loop.SCALE)
     wakes = made.filter(commands__contains=[{"type": WakeUp.__name__}])
     changes = wakes if not state.asleep else made.filter(commands__contains=[{"type": PutToSleep.__name__}])
-    last = changes.order_by("-pk").values("pk", "summary").first() or {"pk": None, "summary": ""}
+    last = changes.order_by("-pk").only("summary").first()
     return Sleep(
         state.asleep,
         state.short,
         _moment(state.since_s),
-        last["summary"],
-        last["pk"],
-        costs and costs.wake_s,
-        costs and costs.wake_j,
+        "" if last is None else last.summary,
+        None if last is None else last.pk,
+        None if costs is None else costs.wake_s,
+        None if costs is None else costs.wake_j,
         costs is not None and costs.measured,
         wakes.filter(at__gt=now - DAY).count(),
     )
@@ -64,10 +65,11 @@ def asleep_since() -> dict[str, datetime]:
     return {own.name: at for own in with_states(Service.objects.all()).filter(_ASLEEP) if (at := since(own))}
 
 
-def with_states(services: QuerySet[Service]) -> QuerySet[Service]:
+def with_states(services: QuerySet[Any]) -> QuerySet[Any]:
     """Adds to each service what `since` reads."""
     states = ControllerState.objects.filter(kind=KIND, service=OuterRef("pk"))
-    return services.annotate(sleep_state=Subquery(states.values("value")[:1]))
+    found: QuerySet[Any] = services.annotate(sleep_state=Subquery(states.values("value")[:1]))
+    return found
 
 
 def since(service: Service) -> datetime | None:
