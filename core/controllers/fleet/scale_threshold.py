@@ -3,17 +3,19 @@ against.
 
 A class has capacity for alpha x its peak 5-second rate; more while the busiest resource of its instances is above
 `kv_high`, and no less than there is unless it is below `kv_low`. All instances at a site are alike. GPUs are given out
-one instance at a time, sites in order.
+one instance at a time, sites in order, to services by weight and within their floors and ceilings.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from core.algorithms.fleet.energy_mix import mix_mode, power_w
+from core.algorithms.fleet.gpu_parts import EQUAL, Share
 from core.controllers.fleet.explain import demand_json, gravest, profile_json, workers_json, workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.types import ClassDemand, Effects, Mode, ModeProfile, PoolDecision, PoolKey, Rationale, Reason, ScaleTo
@@ -34,6 +36,8 @@ class ThresholdPool:
         workers: What each site is to have now.
         use: Mean share of the busiest resource, KV cache or places in the batch, since the last turn; None: not known.
         failed: Why no mode keeps the limits; then demand and profiles are without them. Empty: some does.
+        service: Whose pool it is; all pools of one step are one service's where they have no name.
+        share: What the service's operator says of its part beside others.
     """
 
     name: str
@@ -43,6 +47,8 @@ class ThresholdPool:
     workers: Mapping[str, Mapping[Mode, int]] = field(default_factory=dict)
     use: float | None = None
     failed: str = ""
+    service: str = ""
+    share: Share = EQUAL
 
     @property
     def count(self) -> int:
@@ -167,26 +173,34 @@ def allocate(
     modes: Sequence[Modes],
     need_rps: Sequence[float],
 ) -> Allocation:
-    """Gives GPUs out one instance at a time, each to the pool that lacks the largest share; sites in order.
-
-    Every pool gets at least one while there are GPUs.
+    """Gives GPUs out one instance at a time, sites in order: to a pool that has none, then to one of a service below
+    its floor, then to that of which the smallest share is carried for its weight; never above a service's ceiling.
     """
-    free = dict(gpus)
+    free, had = dict(gpus), Counter[str]()  # GPUs by service
     given: list[Given] = [{} for _ in pools]
     waiting, short = set(range(len(pools))), {}
 
     def carried_rps(n: int) -> float:
         return sum(count * pools[n].profiles[modes[n][site]].max_rps for site, count in given[n].items())
 
-    def lack(n: int) -> tuple[float, int, int]:
-        share = carried_rps(n) / need_rps[n] if need_rps[n] > 0.0 else math.inf
-        return share, sum(given[n].values()), n
+    def lack(n: int) -> tuple[bool, bool, float, float, int]:
+        carried, own, count = math.inf, pools[n].share, sum(given[n].values())
+        if need_rps[n] > 0.0:
+            carried = carried_rps(n) / need_rps[n]
+        floor_met = had[pools[n].service] >= own.min_gpus
+        return count > 0, floor_met, carried / own.weight, count / own.weight, n
+
+    def may_have(n: int, tp: int) -> bool:
+        more = had[pools[n].service] + tp
+        return pools[n].share.most(more) == more
 
     while waiting:
         n = min(waiting, key=lack)
-        room = [site for site, mode in modes[n].items() if free.get((site, mode.gpu), 0) >= mode.tp]
+        fitting = [site for site, mode in modes[n].items() if free.get((site, mode.gpu), 0) >= mode.tp]
+        room = [site for site in fitting if may_have(n, modes[n][site].tp)]
         if room:
             mode = modes[n][room[0]]
+            had[pools[n].service] += mode.tp
             free[room[0], mode.gpu] -= mode.tp
             given[n][room[0]] = given[n].get(room[0], 0) + 1
         rps = carried_rps(n)
@@ -194,7 +208,8 @@ def allocate(
             waiting.discard(n)
         elif not room:
             waiting.discard(n)
-            short[pools[n].name] = f"{pools[n].name} needs {need_rps[n]:.3g} requests/s and gets {rps:.3g}"
+            why = f": its service's ceiling is {pools[n].share.max_gpus} GPUs" if fitting else ""
+            short[pools[n].name] = f"{pools[n].name} needs {need_rps[n]:.3g} requests/s and gets {rps:.3g}{why}"
     return Allocation(tuple(given), short)
 
 

@@ -123,7 +123,8 @@ class Threshold:
 
     def _observation(self, pool: _Pool, seen: ClassView, use: float | None) -> ThresholdPool:
         workers = self._workers[pool.name]
-        return ThresholdPool(pool.name, seen.demand, seen.profiles, pool.offered, workers, use, seen.failed)
+        facts = (pool.name, seen.demand, seen.profiles, pool.offered, workers, use, seen.failed)
+        return ThresholdPool(*facts, pool.service.name, pool.service.share)
 
     def _seen(self, view: FleetView, period_s: float) -> list[ClassView]:
         """Observes the pools' classes over a loop's window."""

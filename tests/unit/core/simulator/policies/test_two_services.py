@@ -94,15 +94,22 @@ def shared(policy: str, rps: dict[str, float], **shares: Share) -> Counter[str]:
 SCARCE = {"70b": 60.0, "8b": 900.0}
 
 
-@pytest.mark.parametrize("policy", ["greenserve", "single_pool", "throttllem"])
+@pytest.mark.parametrize("policy", ["greenserve", "single_pool", "throttllem", "threshold"])
 def test_weights_share_a_site_that_both_want_whole(policy: str) -> None:
     small, large = (shared(policy, SCARCE, of_8b=Share(weight))["Llama3-8B"] for weight in (0.25, 4.0))
     assert 0 < small < large
 
 
-@pytest.mark.parametrize("policy", ["greenserve", "freesh", "single_pool", "throttllem"])
+@pytest.mark.parametrize("policy", ["greenserve", "freesh", "single_pool", "throttllem", "threshold"])
 def test_service_stays_below_its_ceiling(policy: str) -> None:
     assert 0 < shared(policy, SCARCE, of_8b=Share(weight=9.0, max_gpus=5))["Llama3-8B"] <= 5
+
+
+def test_thresholds_keep_a_floor() -> None:
+    without, with_floor = (
+        shared("threshold", SCARCE, of_70b=own)["Llama3-70B"] for own in (Share(), Share(min_gpus=8))
+    )
+    assert without < 8 <= with_floor
 
 
 def test_decisions_say_whom_scarcity_costs_what_and_why() -> None:
