@@ -49,6 +49,8 @@ class Metrics:
         self.requests: dict[tuple[str, str, str], int] = defaultdict(int)  # service, endpoint, status
         self.refusals: dict[int, int] = defaultdict(int)  # HTTP status, of what reached no service
         self.tokens: dict[tuple[str, str], int] = defaultdict(int)  # service, prompt | output
+        self.adapter_requests: dict[tuple[str, str, str], int] = defaultdict(int)  # service, adapter, status
+        self.adapter_tokens: dict[tuple[str, str, str], int] = defaultdict(int)  # service, adapter, prompt | output
         self.retries = 0
         self.not_credible = 0
         self.lost: dict[str, int] = defaultdict(int)  # service: admitted though late already
@@ -64,6 +66,8 @@ class Metrics:
         if row.tokens_source == "usage":
             self.tokens[row.service, "prompt"] += row.prompt_tokens or 0
             self.tokens[row.service, "output"] += row.output_tokens or 0
+        if row.adapter is not None:
+            self._count_adapter(row, row.adapter)
         self.retries += row.attempts - 1 if row.attempts > 1 else 0
         self.not_credible += row.error.startswith(NOT_CREDIBLE)
         self.lost[row.service] += row.lost
@@ -77,6 +81,12 @@ class Metrics:
             self.itl_max_s[row.service].observe(row.itl_max_s)
         if row.e2e_s is not None and row.status == "ok":
             self.e2e_s[row.service].observe(row.e2e_s)
+
+    def _count_adapter(self, row: wire.RequestRow, adapter: str) -> None:
+        self.adapter_requests[row.service, adapter, row.status] += 1
+        if row.tokens_source == "usage":
+            self.adapter_tokens[row.service, adapter, "prompt"] += row.prompt_tokens or 0
+            self.adapter_tokens[row.service, adapter, "output"] += row.output_tokens or 0
 
     def text(
         self,
@@ -101,6 +111,12 @@ class Metrics:
         page.family("tokens_total", "counter", "Tokens by the engines' usage.")
         for (service, kind), n in sorted(self.tokens.items()):
             page.sample("tokens_total", (("service", service), ("kind", kind)), n)
+        page.family("adapter_requests_total", "counter", "Requests by a LoRA adapter's name, by how they ended.")
+        for (service, adapter, status), n in sorted(self.adapter_requests.items()):
+            page.sample("adapter_requests_total", (("service", service), ("adapter", adapter), ("status", status)), n)
+        page.family("adapter_tokens_total", "counter", "Tokens of requests by a LoRA adapter's name.")
+        for (service, adapter, kind), n in sorted(self.adapter_tokens.items()):
+            page.sample("adapter_tokens_total", (("service", service), ("adapter", adapter), ("kind", kind)), n)
         page.family("retries_total", "counter", "Attempts beyond the first.")
         page.sample("retries_total", (), self.retries)
         page.family("usage_not_credible_total", "counter", "Answers whose engine reported token counts that cannot be.")

@@ -52,9 +52,15 @@ async def test_adapter_is_loaded_for_the_first_request_and_stays(begin: Begin) -
     assert bench.engine.orders == [("load", "legal")]
     assert bench.engine.adapters == {"legal": "acme/legal"}
     assert [(row.service, row.adapter, row.status) for row in bench.rows()] == [(MODEL, "legal", "ok")] * 2
-    loads = "greenserve_gateway_adapter_loads_total 1"
     async with bench.http.get(bench.url + "/metrics") as response:
-        assert loads in await response.text()
+        counted = (await response.text()).splitlines()
+    of_it = f'service="{MODEL}",adapter="legal"'
+    assert {
+        "greenserve_gateway_adapter_loads_total 1",
+        f'greenserve_gateway_adapter_requests_total{{{of_it},status="ok"}} 2',
+        f'greenserve_gateway_adapter_tokens_total{{{of_it},kind="prompt"}} 600',
+        f'greenserve_gateway_adapter_tokens_total{{{of_it},kind="output"}} 10',
+    } <= set(counted)
 
 
 async def test_declared_adapters_are_listed_before_any_engine_has_them(begin: Begin) -> None:
