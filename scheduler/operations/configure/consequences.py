@@ -303,7 +303,9 @@ def _adapter(adapter: Adapter) -> Iterator[Consequence]:
     before = Adapter.objects.filter(pk=adapter.pk).first() if adapter.pk else None
     if before and before.name != adapter.name:
         yield Consequence("warning", "name", f"Clients that send '{before.name}' will be refused.")
-    service = Service.objects.filter(pk=adapter.service_id).first()
+    service = Service.objects.filter(pk=adapter.service_id).select_related("model_card").first()
+    if service and service.model_card.name == adapter.name:
+        yield Consequence("error", "name", f"The engines of {service} call its model so: choose another name.")
     started_for = max(Adapter.objects.filter(service=service).values_list("rank", flat=True), default=0)
     if service and adapter.rank and adapter.rank > started_for and (live := _live(service)):
         before_it = f"adapters of rank {started_for} at most" if started_for else "no adapters"

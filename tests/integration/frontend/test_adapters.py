@@ -51,6 +51,7 @@ def test_adapter_is_entered_changed_and_deleted_by_rest(client: Client, service:
     ("changed", "field", "words"),
     [
         ({"name": "llama3-70b"}, "name", "A service is called 'llama3-70b': choose another name."),
+        ({"name": "Llama3-70B"}, "name", "The engines of llama3-70b call its model so: choose another name."),
         ({"source": "../secrets"}, "source", "neither owner/name nor a folder's absolute path"),
         ({"rank": 0}, "rank", "must be at least 1"),
         ({"rank": 1024}, "rank", "must be at most 512"),
