@@ -58,6 +58,7 @@ _BY_NAME: Mapping[str, Bound] = {
     "tp": Bound(1.0, 128.0),
     "index": _TINY,
     "rank": _TINY,
+    "gpu_slices": Bound(1.0, 8.0),
     "warm": Bound(0.0, 10_000.0),
     "service.weight": Bound(0.001, 1000.0),  # beside other services, where GPUs are scarce
     "min_gpus": _COUNT,

@@ -106,7 +106,8 @@ class InstanceSpec:
     """The desired instance. `max_model_len` in tokens. `shadow_of`: the instance that it is to replace.
 
     `launch`: how a real engine is started; simulated ones need none of it. `shape`: by which the engine model knows the
-    model; empty: by its name.
+    model; empty: by its name. `gpu_slices`: how many engines its GPU is for, each with an equal part; 1: it has its
+    GPUs to itself. `mps`: CUDA MPS keeps it to its part of the threads too.
     """
 
     uid: str
@@ -119,6 +120,8 @@ class InstanceSpec:
     shadow_of: str = ""
     launch: EngineLaunch = field(default_factory=EngineLaunch)
     shape: str = ""
+    gpu_slices: int = 1
+    mps: bool = False
 
     @property
     def tp(self) -> int:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+DEFAULT_SHARE = 0.9  # of a GPU's memory: vLLM's
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 
 # vLLM's own names without the dashes; True: a value follows. `no-` before a flag is the flag's opposite.
@@ -101,3 +102,19 @@ def check_arguments(words: Sequence[str]) -> None:
             raise ValueError(f"arguments: --{name} needs a value")
         if not takes and joined:
             raise ValueError(f"arguments: --{name} takes no value")
+
+
+def memory_share(words: Sequence[str]) -> float:
+    """Returns the share of a GPU's memory that an engine takes, by its arguments: the last one counts.
+
+    Of what is no number, vLLM's default: it refuses to start with it.
+    """
+    share = DEFAULT_SHARE
+    for place, word in enumerate(words):
+        name, joined, value = word.partition("=")
+        if name == "--gpu-memory-utilization":
+            try:
+                share = float(value if joined else "".join(words[place + 1 : place + 2]))
+            except ValueError:
+                share = DEFAULT_SHARE
+    return share

@@ -109,7 +109,14 @@ _ALL = (
         ),
     ),
     Kind("clusters", "cluster", ("site", "name"), _fields("site:name=sites! name:text!")),
-    Kind("nodes", "node", ("name",), _fields("cluster:name=clusters! name:text! simulated:flag schedulable:flag")),
+    Kind(
+        "nodes",
+        "node",
+        ("name",),
+        _fields(
+            "cluster:name=clusters! name:text! simulated:flag schedulable:flag gpu_slices:whole slicing:text=memory|mps"
+        ),
+    ),
     Kind(
         "gpu-types",
         "GPU type",

@@ -2020,18 +2020,25 @@ class AsyncNodes:
         self,
         *,
         cluster: str | None = None,
+        gpu_slices: int | None = None,
         name: str | None = None,
-        ordering: Literal["name", "-name", "id", "-id"] | None = None,
+        ordering: Literal["name", "-name", "gpu_slices", "-gpu_slices", "slicing", "-slicing", "id", "-id"]
+        | None = None,
         schedulable: bool | None = None,
         simulated: bool | None = None,
         site: str | None = None,
+        slicing: m.Slicing | None = None,
         page_size: int = PAGE_SIZE,
     ) -> AsyncRows[m.Node]:
         """Returns the rows, a page at a time. A machine with GPUs and an agent. Its agent is started with the same
         name.
 
         Args:
+            gpu_slices: So many engines share each GPU, each with an equal part of its memory and TP 1; all have
+                its one clock. 1: an engine has its GPUs to itself. It can be changed while no instance lives on
+                the node.
             ordering: The field to order by; with a minus the largest first.
+            slicing: With MPS each gets its part of the threads too; the node's MPS daemon is for you to run.
         """
         return AsyncRows(
             self._transport,
@@ -2040,11 +2047,13 @@ class AsyncNodes:
                 "nodes/",
                 {
                     "cluster": cluster,
+                    "gpu_slices": gpu_slices,
                     "name": name,
                     "ordering": ordering,
                     "schedulable": schedulable,
                     "simulated": simulated,
                     "site": site,
+                    "slicing": slicing,
                     "limit": page_size,
                 },
             ),

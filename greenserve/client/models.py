@@ -70,6 +70,7 @@ Policy = Literal[
 ]
 RequestStatus = Literal["ok", "client_error", "client_gone", "upstream_error", "timeout", "rejected"]
 Signal = Literal["average", "marginal", "price"]
+Slicing = Literal["memory", "mps"]
 SloKind = Literal["ttft", "tpot", "e2e"]
 Source = Literal["measured", "published", "modelled"]
 State = Literal["open", "acknowledged", "resolved"]
@@ -1002,6 +1003,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         schedulable: Off: epochs place nothing new here.
+        gpu_slices: So many engines share each GPU, each with an equal part of its memory and TP 1; all have its
+            one clock. 1: an engine has its GPUs to itself. It can be changed while no instance lives on the node.
+        slicing: With MPS each gets its part of the threads too; the node's MPS daemon is for you to run.
     """
 
     id: int
@@ -1010,6 +1014,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     simulated: bool
     schedulable: bool
+    gpu_slices: int
+    slicing: Slicing
     site: str
     gpus: dict[str, int]
     etag: str
@@ -2626,12 +2632,17 @@ class NewNode(TypedDict, total=False):
 
     Attributes:
         schedulable: Off: epochs place nothing new here.
+        gpu_slices: So many engines share each GPU, each with an equal part of its memory and TP 1; all have its
+            one clock. 1: an engine has its GPUs to itself. It can be changed while no instance lives on the node.
+        slicing: With MPS each gets its part of the threads too; the node's MPS daemon is for you to run.
     """
 
     cluster: Required[str]
     name: Required[str]
     simulated: bool
     schedulable: bool
+    gpu_slices: int
+    slicing: Slicing
 
 
 class NewOffer(TypedDict, total=False):
@@ -2973,12 +2984,17 @@ class NodeChanges(TypedDict, total=False):
 
     Attributes:
         schedulable: Off: epochs place nothing new here.
+        gpu_slices: So many engines share each GPU, each with an equal part of its memory and TP 1; all have its
+            one clock. 1: an engine has its GPUs to itself. It can be changed while no instance lives on the node.
+        slicing: With MPS each gets its part of the threads too; the node's MPS daemon is for you to run.
     """
 
     cluster: str
     name: str
     simulated: bool
     schedulable: bool
+    gpu_slices: int
+    slicing: Slicing
 
 
 class NodeChange(NodeChanges):

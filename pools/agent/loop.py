@@ -233,15 +233,18 @@ class AgentLoop:
         assert self._desired is not None
         wanted = {item.uid: item for item in self._desired.instances}
         views: list[EngineView] = []
-        clocked: set[str] = set()  # of two on one GPU the one that is ready has its clock
+        shadowed: set[str] = (
+            set()
+        )  # GPUs of an engine: of a shadow and its original the one that is ready has the clock
         for status in sorted(view.statuses or (), key=lambda one: one.state != "ready"):
             item = wanted.get(status.uid)
             gpus = [self._gpus[uuid] for uuid in status.gpu_uuids if uuid in self._gpus]
             if item is None or status.state not in ("ready", "draining") or len(gpus) < len(status.gpu_uuids):
                 continue
-            if not clocked.isdisjoint(status.gpu_uuids):
+            if not shadowed.isdisjoint(status.gpu_uuids):
                 continue
-            clocked.update(status.gpu_uuids)
+            if item.gpu_slices == 1:
+                shadowed.update(status.gpu_uuids)
             mhz = slowest(gpus) if view.gpus else None
             views.append(EngineView.of(item, status, gpus, mhz, self._sampled(view, item)))
         return views

@@ -47,6 +47,8 @@ def spec_of(desired: DesiredInstance) -> InstanceSpec:
         shadow_of=desired.shadow_of,
         launch=desired.launch,
         shape=desired.shape,
+        gpu_slices=desired.gpu_slices,
+        mps=desired.mps,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from core.engine.engine_launch import EngineLaunch
+from core.engine.gpu_slices import sliced
 from core.ports import EngineReading, GpuReading, HostReading, InstanceStatus
 from pools.wire import DesiredInstance, GpuSampleRow, HostSampleRow, InstanceSampleRow, InstanceState, NodeFinds
 
@@ -36,7 +37,8 @@ class NodeReport(Protocol):
 
 
 SILENT_S = 5.0  # a runtime that has not answered for so long is taken for lost
-# What a GPU draws for two engines cannot be distinguished: all of it counts for the engine whose state is first here.
+# A GPU's row names one engine: the one whose state is first here, of several one that has requests. The ledger divides
+# what a GPU draws among the engines that have slices of it.
 _RANK = {"ready": 0, "sleeping": 1, "draining": 2, "starting": 3}
 
 
@@ -93,12 +95,12 @@ def instance_state(
         state=state,
         model=item.model,
         engine=item.engine,
-        gpu_type=gpus[0].gpu_type if gpus else "unknown",
+        gpu_type=sliced(gpus[0].gpu_type, item.gpu_slices) if gpus else "unknown",
         tp=len(item.gpu_uuids),
         sm_clock_mhz=slowest(gpus) if view.gpus else None,
         min_mhz=max((gpu.min_mhz for gpu in gpus), default=0.0),
         max_mhz=min((gpu.max_mhz for gpu in gpus), default=0.0),
-        power_w=sum(powers) if powers and len(powers) == len(item.gpu_uuids) else None,
+        power_w=sum(powers) / item.gpu_slices if powers and len(powers) == len(item.gpu_uuids) else None,
         running=reading.running if reading else None,
         waiting=reading.waiting if reading else None,
         kv_usage=reading.kv_usage if reading else None,
@@ -142,7 +144,12 @@ def unreachable(state: InstanceState, silent_s: float) -> InstanceState:
 
 def gpu_rows(view: View) -> list[GpuSampleRow]:
     holders: dict[str, InstanceStatus] = {}
-    for status in sorted(view.statuses or (), key=lambda one: _RANK.get(one.state, len(_RANK))):
+
+    def rank(status: InstanceStatus) -> tuple[int, bool]:
+        engine = view.engines.get(status.uid)
+        return _RANK.get(status.state, len(_RANK)), not (engine and engine.running)
+
+    for status in sorted(view.statuses or (), key=rank):
         if status.state != "failed":  # a failed engine has let go of its GPUs
             for uuid in status.gpu_uuids:
                 holders.setdefault(uuid, status)

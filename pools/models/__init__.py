@@ -2,7 +2,7 @@
 
 from .access import LIMITS, ApiKey, Tenant
 from .catalogue import GpuType, ModelCard, Partition, Profile, ProfileSource, RequestClass
-from .fleet import Cluster, Gpu, Node, Site, simulated_gpus
+from .fleet import Cluster, Gpu, Node, Site, Slicing, simulated_gpus
 from .jobs import Job, JobState
 from .joining import JoinToken, NodeIdentity
 from .measurements import EngineProfile, EngineResidual
@@ -37,6 +37,7 @@ __all__ = [
     "RequestClass",
     "Service",
     "Site",
+    "Slicing",
     "Slo",
     "SloMetric",
     "Tenant",

@@ -10,6 +10,8 @@ from django.db import models
 from django.db.models import Q
 
 from core import bounds
+from core.engine.gpu_slices import MOST as MOST_SLICES
+from core.engine.gpu_slices import sliced
 
 PUE_MOST = bounds.PUE.most
 
@@ -75,16 +77,49 @@ class Cluster(models.Model):
         return f"{self.site.name}/{self.name}"
 
 
+class Slicing(models.TextChoices):
+    """Says what keeps the engines on a GPU apart."""
+
+    MEMORY = "memory", "memory alone"
+    MPS = "mps", "memory, and threads by CUDA MPS"
+
+
 class Node(models.Model):
-    """A machine with GPUs and an agent. `name` is also its Celery queue's suffix."""
+    """A machine with GPUs and an agent. `name` is also its Celery queue's suffix.
+
+    Its GPUs' rows say what is in the machine; plans count slices, as GPUs of a type of their own (`planned_type`).
+    """
 
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="nodes")
     name = models.SlugField(unique=True)
     simulated = models.BooleanField(default=False)
     schedulable = models.BooleanField(default=True, help_text="Off: epochs place nothing new here.")
+    gpu_slices = models.PositiveSmallIntegerField(
+        default=1,
+        db_default=1,
+        verbose_name="slices of each GPU",
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_SLICES)],
+        help_text=(
+            "So many engines share each GPU, each with an equal part of its memory and TP 1; all have its one clock. "
+            "1: an engine has its GPUs to itself. It can be changed while no instance lives on the node."
+        ),
+    )
+    slicing = models.CharField(
+        max_length=6,
+        choices=Slicing,
+        default=Slicing.MEMORY,
+        db_default=Slicing.MEMORY,
+        verbose_name="engines on a GPU share",
+        help_text="With MPS each gets its part of the threads too; the node's MPS daemon is for you to run.",
+    )
 
     class Meta:
         ordering = ["cluster", "name"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(gpu_slices__gte=1) & Q(gpu_slices__lte=MOST_SLICES), name="node_gpu_slices_range"
+            )
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -112,6 +147,11 @@ class Gpu(models.Model):
 
     def __str__(self) -> str:
         return f"{self.node.name}#{self.index}"
+
+    @property
+    def planned_type(self) -> str:
+        """The type that plans count it as: its own, or that of its slices."""
+        return sliced(self.gpu_type, self.node.gpu_slices)
 
 
 def simulated_gpus() -> dict[str, list[tuple[str, int]]]:

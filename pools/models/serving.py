@@ -309,17 +309,21 @@ class Instance(models.Model):
 
 
 class InstanceGpu(models.Model):
-    """A GPU that is allocated to an instance. No live instances share one, but for a shadow and its original."""
+    """A slice of a GPU that is allocated to an instance; of a GPU that is not cut, all of it is slice 0.
+
+    No live instances share one, but for a shadow and its original.
+    """
 
     instance = models.ForeignKey(Instance, on_delete=models.CASCADE, related_name="gpu_holds")
     gpu = models.ForeignKey(Gpu, on_delete=models.PROTECT, related_name="holds")
+    slice = models.PositiveSmallIntegerField(default=0, db_default=0, help_text="Of the GPU's slices, from 0 on.")
     released_at = models.DateTimeField(null=True, blank=True)
     beside = models.BooleanField(default=False, help_text="Until the one that it replaces has gone from there.")
 
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["gpu", "beside"], condition=Q(released_at__isnull=True), name="gpu_held_once"
+                fields=["gpu", "slice", "beside"], condition=Q(released_at__isnull=True), name="gpu_held_once"
             ),
             models.UniqueConstraint(fields=["instance", "gpu"], name="instance_gpu_once"),
         ]

@@ -1,10 +1,11 @@
-"""The GPUs of one simulated instance, which work in step."""
+"""The GPUs of one simulated instance, which work in step; or the slice of one that it has."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from core.engine.engine_model import EngineModel, closed_form
+from core.engine.engine_model import EngineModel, closed_form, gpu
+from core.engine.gpu_slices import sliced
 from core.engine.iteration import Iteration
 from core.ports import InstanceSpec
 
@@ -18,25 +19,28 @@ class GpuGroup:
 
     def __init__(self, gpus: Sequence[SimGpu], model: EngineModel) -> None:
         self._gpus = tuple(gpus)
+        self._params = gpu(model.gpu)  # a slice's own, where that is what it has
+        self._uid = ""
         self.model = model  # another one counts from the next draw on
-        self._idle_w: Callable[[SimGpu], float] = self._loading_w
+        self._idle_w: Callable[[], float] = self._loading_w
 
     @property
     def clock_mhz(self) -> float:
         """Tensor-parallel GPUs wait for each other: the slowest sets the pace."""
-        return min(gpu.clock_mhz for gpu in self._gpus)
+        return min(device.clock_mhz for device in self._gpus)
 
     def work(self, at_s: float, iteration: Iteration) -> None:
-        for gpu in self._gpus:
-            gpu.draw(at_s, iteration.gpu_watts, busy=True, effective_mhz=iteration.f_eff_mhz)
+        for device in self._gpus:
+            device.draw(self._uid, at_s, iteration.gpu_watts, busy=True, effective_mhz=iteration.f_eff_mhz)
 
     def idle(self, at_s: float) -> None:
-        for gpu in self._gpus:
-            gpu.draw(at_s, self._idle_w(gpu))
+        for device in self._gpus:
+            device.draw(self._uid, at_s, self._idle_w())
 
-    def allocate(self, uid: str, on_clock: Callable[[float], None]) -> None:
-        for gpu in self._gpus:
-            gpu.owner, gpu.on_clock = uid, on_clock
+    def allocate(self, uid: str, at_s: float, on_clock: Callable[[float], None], slices: int = 1) -> None:
+        self._uid = uid
+        for device in self._gpus:
+            device.hold(uid, at_s, on_clock, slices)
 
     def move_weights(self, at_s: float) -> None:
         """Weights come or go. Modelled as a loaded GPU at its top clock: no measurement of it is published."""
@@ -47,24 +51,23 @@ class GpuGroup:
 
     def sleep(self, at_s: float) -> None:
         """Removes what is in their memory; they stay allocated to the instance."""
-        self._become(at_s, lambda gpu: gpu.params.idle_w, loaded=False)
+        self._become(at_s, lambda: self._params.idle_w, loaded=False)
 
     def release(self, at_s: float) -> None:
-        for gpu in self._gpus:
-            gpu.owner, gpu.on_clock = None, None
-        self.sleep(at_s)
+        for device in self._gpus:
+            device.let_go(self._uid, at_s)
 
-    def _become(self, at_s: float, idle_w: Callable[[SimGpu], float], *, loaded: bool) -> None:
+    def _become(self, at_s: float, idle_w: Callable[[], float], *, loaded: bool) -> None:
         self._idle_w = idle_w
-        for gpu in self._gpus:
-            gpu.loaded = loaded
+        for device in self._gpus:
+            device.held[self._uid].loaded = loaded
         self.idle(at_s)
 
-    def _loading_w(self, gpu: SimGpu) -> float:
-        return self.model.idle_gpu_watts(gpu.params.f_max)
+    def _loading_w(self) -> float:
+        return self.model.idle_gpu_watts(self._params.f_max)
 
-    def _loaded_w(self, gpu: SimGpu) -> float:
-        return self.model.idle_gpu_watts(gpu.clock_mhz)
+    def _loaded_w(self) -> float:
+        return self.model.idle_gpu_watts(self.clock_mhz)
 
 
 def misfit(spec: InstanceSpec, gpus: Sequence[SimGpu]) -> str:
@@ -72,7 +75,7 @@ def misfit(spec: InstanceSpec, gpus: Sequence[SimGpu]) -> str:
     types = {gpu.params.name for gpu in gpus}
     if len(types) > 1:
         return f"GPUs of different types: {', '.join(sorted(types))}"
-    model = closed_form(spec.engine_model_name, types.pop(), spec.tp, spec.engine)
+    model = closed_form(spec.engine_model_name, sliced(types.pop(), spec.gpu_slices), spec.tp, spec.engine)
     where = f"{spec.tp} x {model.gpu}"
     if not model.fits:
         return f"out of memory: {spec.model} does not fit on {where}"

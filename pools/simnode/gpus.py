@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -19,10 +21,25 @@ class CounterFileError(Exception):
     """The file of the energy counters cannot be used; the message says what to do."""
 
 
+@dataclass(slots=True)
+class Held:
+    """Holds what an engine has of a GPU: all of it, or one of `slices` equal parts, and what it does there.
+
+    `on_clock` is called when the clock in force changes, so that the engine can say its new idle power.
+    """
+
+    slices: int
+    on_clock: Callable[[float], None]
+    power_w: float
+    busy: bool = False
+    effective_mhz: float | None = None  # below the lock while it throttles at its part of the TDP
+    loaded: bool = False
+
+
 class SimGpu:
     """One GPU. Times are monotonic seconds; power is constant between two calls of `draw`.
 
-    `on_clock` is called when the clock in force changes, so that its instance can say its new idle power.
+    It draws what each engine on it does, and its idle power for the parts that nobody has.
     """
 
     def __init__(self, uuid: str, index: int, params: GpuParams, energy_j: float, now_s: float) -> None:
@@ -30,13 +47,8 @@ class SimGpu:
         self.index = index
         self.params = params
         self.energy_j = energy_j
-        self.power_w: float = params.idle_w
-        self.effective_mhz: float | None = None  # below the lock while the GPU throttles at its TDP
-        self.owner: str | None = None
-        self.loaded = False
-        self.on_clock: Callable[[float], None] | None = None
+        self.held: dict[str, Held] = {}  # by instance
         self._at_s = now_s
-        self._busy = False
         self._busy_s = 0.0
         self._window = (now_s, 0.0)
         self._utilisation: float | None = None
@@ -48,12 +60,36 @@ class SimGpu:
         """The clock asked for: the lock, or the top clock."""
         return self.params.f_max if self._locked_mhz is None else self._locked_mhz
 
-    def draw(self, at_s: float, power_w: float, *, busy: bool = False, effective_mhz: float | None = None) -> None:
-        """From `at_s` on the GPU draws `power_w`; what it drew until then is counted."""
+    @property
+    def power_w(self) -> float:
+        return math.fsum(own.power_w for own in self.held.values()) + self.params.idle_w * self.free_part
+
+    @property
+    def free_part(self) -> float:
+        """The part of it that no engine has."""
+        return max(0.0, 1.0 - math.fsum(1.0 / own.slices for own in self.held.values()))
+
+    def full_for(self, slices: int) -> bool:
+        """Says whether it has no room for an engine that is to have one of so many slices."""
+        cut_otherwise = any(own.slices != slices for own in self.held.values())
+        return cut_otherwise or len(self.held) >= slices
+
+    def hold(self, uid: str, at_s: float, on_clock: Callable[[float], None], slices: int = 1) -> None:
+        """Gives an engine the GPU, or a slice of it, which draws its idle power until the engine says otherwise."""
         self.advance(at_s)
-        self.power_w = power_w
-        self.effective_mhz = effective_mhz
-        self._busy = busy
+        self.held[uid] = Held(slices, on_clock, self.params.idle_w / slices)
+
+    def let_go(self, uid: str, at_s: float) -> None:
+        self.advance(at_s)
+        self.held.pop(uid, None)
+
+    def draw(
+        self, uid: str, at_s: float, power_w: float, *, busy: bool = False, effective_mhz: float | None = None
+    ) -> None:
+        """From `at_s` on an engine draws `power_w`; what the GPU drew until then is counted."""
+        self.advance(at_s)
+        own = self.held[uid]
+        own.power_w, own.busy, own.effective_mhz = power_w, busy, effective_mhz
 
     def advance(self, at_s: float) -> None:
         """Counts energy and busy time up to `at_s`. Time never goes back."""
@@ -61,7 +97,7 @@ class SimGpu:
         if passed_s <= 0.0:
             return
         self.energy_j += self.power_w * passed_s
-        if self._busy:
+        if any(own.busy for own in self.held.values()):
             self._busy_s += passed_s
         self._at_s = at_s
         since_s, busy_s = self._window
@@ -85,11 +121,14 @@ class SimGpu:
     def _set_clock(self, mhz: float | None, now_s: float) -> None:
         changed = mhz != self._locked_mhz
         self._locked_mhz = mhz
-        if changed and self.on_clock is not None:
-            self.on_clock(now_s)
+        if changed:
+            for own in list(self.held.values()):
+                own.on_clock(now_s)
 
     def reading(self, at_s: float) -> GpuReading:
         """Returns what NVML would say. Without a thermal model the temperature is unknown. `at_s`: Unix seconds."""
+        held = self.held.values()
+        loaded_part = math.fsum(1.0 / own.slices for own in held if own.loaded)
         return GpuReading(
             uuid=self.uuid,
             index=self.index,
@@ -97,9 +136,9 @@ class SimGpu:
             at_s=at_s,
             energy_j=self.energy_j,
             power_w=self.power_w,
-            sm_clock_mhz=self.clock_mhz if self.effective_mhz is None else self.effective_mhz,
+            sm_clock_mhz=min((m for own in held if (m := own.effective_mhz) is not None), default=self.clock_mhz),
             utilisation=self._utilisation,
-            memory_used_bytes=int(self.params.mem_gb * 1e9 * _MEMORY_SHARE) if self.loaded else 0,
+            memory_used_bytes=int(self.params.mem_gb * 1e9 * _MEMORY_SHARE * loaded_part),
             temperature_c=None,
             min_mhz=self.params.f_min,
             max_mhz=self.params.f_max,

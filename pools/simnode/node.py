@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from core.engine import gpu_slices
 from core.engine.engine_model import EngineModel, UnknownConfiguration
 from core.engine.overheads import Overheads
 from core.ports import LONGEST_LEASE_S, EngineLimits, GpuReading, InstanceSpec, InstanceStatus
@@ -119,9 +120,10 @@ class SimNode:
         if not spec.uid or spec.max_model_len < 1:
             raise BadOrder("an instance needs a uid and a max_model_len of at least 1")
         gpus = self._gpus(spec.gpu_uuids)
-        taken = {gpu.uuid: gpu.owner for gpu in gpus if gpu.owner is not None}
-        if taken:
-            raise GpuBusy(", ".join(f"{uuid} is allocated to instance {uid}" for uuid, uid in taken.items()))
+        if fault := gpu_slices.fault(gpu_slices.sliced(gpus[0].params.name, spec.gpu_slices), spec.tp):
+            raise BadOrder(fault)
+        if taken := [gpu for gpu in gpus if gpu.full_for(spec.gpu_slices)]:
+            raise GpuBusy(", ".join(f"{gpu.uuid} is allocated to instance {', '.join(gpu.held)}" for gpu in taken))
         try:
             detail = misfit(spec, gpus)
         except UnknownConfiguration as error:
@@ -146,7 +148,8 @@ class SimNode:
         """
         replaced = self._instance(of).spec
         gpu_type = self._bank.gpus[replaced.gpu_uuids[0]].params.name
-        free = [g.uuid for g in self._bank.gpus.values() if g.owner is None and g.params.name == gpu_type]
+        fits = (g for g in self._bank.gpus.values() if not g.full_for(replaced.gpu_slices))
+        free = [g.uuid for g in fits if g.params.name == gpu_type]
         if uid in self._instances:
             return self._instances[uid].status()
         if len(free) < tp:
@@ -181,7 +184,8 @@ class SimNode:
         return self._truths.of(model)
 
     def _true_engine(self, spec: InstanceSpec) -> EngineModel:
-        gpu_type = self._bank.gpus[spec.gpu_uuids[0]].params.name
+        whole = self._bank.gpus[spec.gpu_uuids[0]].params.name
+        gpu_type = gpu_slices.sliced(whole, spec.gpu_slices)
         return self._truths.engine(spec.model, spec.engine_model_name, gpu_type, spec.tp, spec.engine)
 
     def _instance(self, uid: str) -> SimInstance:

@@ -88,7 +88,8 @@ class DesiredInstance(Message, frozen=True):
     `sleeping`: to be kept with its weights off the GPUs. `options` hold from its start, `engine_limits` are changed
     live. `shadow_of`: the instance that it is to replace. `clock`: its service's rule; None: the node's. `launch`: what
     the model card says of its weights and arguments. `shape`: the key by which the engine model knows the model; empty:
-    by its name.
+    by its name. `gpu_slices`: how many engines its GPU is for, each with an equal part; 1: it has its GPUs to itself.
+    `mps`: CUDA MPS keeps it to its part of the threads too.
     """
 
     uid: str
@@ -106,6 +107,8 @@ class DesiredInstance(Message, frozen=True):
     clock: ClockPolicy | None = None
     launch: EngineLaunch = EngineLaunch()
     shape: str = ""
+    gpu_slices: int = 1
+    mps: bool = False
 
 
 class DesiredNode(Message, frozen=True):

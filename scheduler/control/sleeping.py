@@ -29,13 +29,14 @@ from core.observations.fleet import sleep_given
 from core.policy.presets import Policy
 from core.types import Effects, Loop, Mode, PutToSleep, WakeUp
 from pools import engine_knowledge
-from pools.models import Gpu, Instance, InstanceGpu, Pool, Service
+from pools.models import Instance, Pool, Service
 from pools.open_requests import gateways_known, waiting_since
 from scheduler import agents
 from scheduler.control import active_operations, decision_rows, epochs, recordings, sleep_states, turn_context
 from scheduler.control.apply import apply, publish
 from scheduler.control.sleep_states import KIND, SleepState
 from scheduler.control.snapshot import measured_overheads
+from scheduler.control.snapshot.free_gpus import free_gpus
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, ServiceMode
 from telemetry.models import DemandSketch
@@ -81,9 +82,10 @@ def _changes(effects: Effects) -> Iterable[PutToSleep | WakeUp]:
 
 def _free(reporting: Iterable[str]) -> Mapping[Place, int]:
     """Counts the GPUs of nodes that report, and that no instance has."""
-    taken = InstanceGpu.objects.filter(released_at__isnull=True).values("gpu_id")
-    rows = Gpu.objects.filter(node__schedulable=True, node__name__in=list(reporting)).exclude(pk__in=taken)
-    return Counter(rows.values_list("node__cluster__site__name", "gpu_type"))
+    found: Counter[Place] = Counter()
+    for own in free_gpus(list(reporting)):
+        found[own.site, own.gpu] += own.count
+    return found
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
+from core.engine import gpu_slices
 from core.engine.engine_params import split_fault
 from core.types import Command, Loop, Mode, ScaleTo
 from pools.access import audit
@@ -61,7 +62,9 @@ def pin_workers(
             text = f"{mode.name} fits on no node of {pool.service}'s sites; known are {', '.join(sorted(known))}"
             raise ValidationError({"workers": text})
     for gpu, count in wanted.gpus.items():
-        there = Gpu.objects.filter(node__cluster__site=pool.site, node__schedulable=True, gpu_type=gpu).count()
+        gpu_type, slices = gpu_slices.whole(gpu)
+        here = Gpu.objects.filter(node__cluster__site=pool.site, node__schedulable=True, gpu_type=gpu_type)
+        there = here.filter(node__gpu_slices=slices).count() * slices
         if count > there:
             raise ValidationError({"workers": f"{pool.site} has {there} {gpu}, not {count}"})
     override = Override(

@@ -143,10 +143,11 @@ def _policy(services: Sequence[Service], notes: list[str]) -> dict[str, Any]:
 
 
 def _nodes(sites: Sequence[Site]) -> dict[tuple[str, str], list[int]]:
-    """Returns how many GPUs each schedulable node has, by (site, GPU type)."""
+    """Returns how many GPUs, or slices, each schedulable node has, by (site, GPU type)."""
     counts: Counter[tuple[str, str, int]] = Counter()
     gpus = Gpu.objects.filter(node__cluster__site__in=sites, node__schedulable=True)
-    counts.update(gpus.values_list("node__cluster__site__name", "gpu_type", "node_id"))
+    for gpu in gpus.select_related("node__cluster__site"):
+        counts[gpu.node.cluster.site.name, gpu.planned_type, gpu.node_id] += gpu.node.gpu_slices
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
     for (site, gpu_type, _), count in sorted(counts.items()):
         found[site, gpu_type].append(count)

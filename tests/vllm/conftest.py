@@ -56,14 +56,24 @@ def far_apart(vllm: Path) -> None:
 @pytest.fixture(scope="session")
 def tiny_model(vllm: Path) -> Path:
     """A folder with a model of 1.6 MB: made once, in ten seconds, and kept in build/."""
+    return _made("tiny")
+
+
+@pytest.fixture(scope="session")
+def small_model(vllm: Path) -> Path:
+    """A folder with another model, of 50 MB."""
+    return _made("small")
+
+
+def _made(size: str) -> Path:
     script = FOLDER / "tiny_model.py"
-    folder = MODELS / "tiny"
+    folder = MODELS / size
     made_by = folder / "made_by"  # the script that made it: another one makes it again
     if made_by.exists() and made_by.read_bytes() == script.read_bytes():
         return folder
     draft = MODELS / f"draft-{os.getpid()}"
     subprocess.run(
-        [str(PYTHON), str(script), str(draft)],
+        [str(PYTHON), str(script), str(draft), size],
         check=True,
         timeout=180,
         stdout=subprocess.DEVNULL,

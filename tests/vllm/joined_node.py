@@ -55,23 +55,31 @@ class Joined:
 
     def serve(self, weights: Path) -> None:
         """Enters what is missing until the engine serves."""
+        self.enter(weights)
+        self.open({"schedulable": True})
+        wait_for("a ready instance", lambda: self.instance("ready"), READY_S, every_s=2.0)
+        wait_for("a completion", self.complete, 60.0, every_s=2.0)
+
+    def open(self, values: dict[str, Any]) -> None:
+        """Changes the node, to open it to planning."""
+        node = self.api.call("GET", f"nodes/{NODE}/")
+        self.api.call("PATCH", f"nodes/{NODE}/", values, etag=node["etag"])
+
+    def enter(self, weights: Path, card_name: str = CARD, service_name: str = SERVICE) -> None:
+        """Enters a service, and what it needs."""
         api = self.api
-        node = api.call("GET", f"nodes/{NODE}/")
-        api.call("PATCH", f"nodes/{NODE}/", {"schedulable": True}, etag=node["etag"])
-        card = {"name": CARD, "max_model_len": 2048, "weights": str(weights), "dtype": DTYPE}
+        card = {"name": card_name, "max_model_len": 2048, "weights": str(weights), "dtype": DTYPE}
         api.ensure("models", card, ("name",))
         api.ensure("partitions", {"name": "one", "source": "All requests alike"}, ("name",))
         api.ensure("classes", {"partition": "one", "name": "all", "rank": 0}, ("partition", "name"))
-        service = {"name": SERVICE, "model_card": CARD, "partition": "one", "partitions": ["one"]}
+        service = {"name": service_name, "model_card": card_name, "partition": "one", "partitions": ["one"]}
         load = {"expected_rps": 0.5, "expected_prompt_tokens": 100, "expected_output_tokens": 32}
         api.ensure("services", {**service, **load}, ("name",))
-        api.ensure("slos", {"service": SERVICE, "kind": "ttft", "objective_s": 30.0}, ("service", "kind"))
-        pool = {"service": SERVICE, "site": SITE, "request_class": "one/all"}
+        api.ensure("slos", {"service": service_name, "kind": "ttft", "objective_s": 30.0}, ("service", "kind"))
+        pool = {"service": service_name, "site": SITE, "request_class": "one/all"}
         api.ensure("pools", pool, tuple(pool))
         api.ensure("tenants", {"name": "acme", "label": "Acme"}, ("name",))
-        self.key = api.call("POST", "keys/", {"tenant": "acme", "label": "first"})["secret"]
-        wait_for("a ready instance", lambda: self.instance("ready"), READY_S, every_s=2.0)
-        wait_for("a completion", self.complete, 60.0, every_s=2.0)
+        self.key = self.key or api.call("POST", "keys/", {"tenant": "acme", "label": "first"})["secret"]
 
     def instance(self, *states: str) -> dict[str, Any] | None:
         return next((row for row in self.api.rows("instances/") if row["state"] in states), None)

@@ -2,10 +2,14 @@
 
 Clocks are locked under a lease. A clock below the top is renewed each tick. Whoever stops renewing lets go: an engine
 that can no longer be measured, or an agent that died, is back at its top clock when the lease is over.
+
+Engines on slices of one GPU have its one clock: the highest that any of them is to have. Each one's rule goes on by its
+own; the decision says whose clock the GPU has.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,7 +40,8 @@ class _Clock:
     seen: Seen = field(default_factory=Seen)
     due_s: float = 0.0
     asked: HeardClockRequest | None = None
-    mhz: float | None = None  # to be locked at; None: the top, by a lease that is left to lapse
+    mhz: float | None = None  # that it is to have; None: the top, by a lease that is left to lapse
+    sharers: tuple[_Clock, ...] = field(default=(), repr=False, compare=False)  # on the same GPU, without this one
     locked_mhz: float | None = None  # that the GPUs were last set to, as far as is known
     held: HeldClock = field(default_factory=HeldClock)
 
@@ -54,6 +59,16 @@ class _Clock:
         if policy is None or policy.advise:
             return engine.max_mhz
         return engine.min_mhz if policy.floor_mhz is None else engine.within(policy.floor_mhz)
+
+    @property
+    def highest(self) -> _Clock:
+        """The one whose clock its GPU has: of equals this one."""
+        return max((self, *self.sharers), key=_mhz)
+
+    @property
+    def gpu_mhz(self) -> float | None:
+        """The clock to lock: the highest on its GPU; None: one there is left to lapse to the top."""
+        return None if any(own.mhz is None for own in (self, *self.sharers)) else _mhz(self.highest)
 
     @property
     def rest_mhz(self) -> float:
@@ -96,18 +111,27 @@ class ClockLoop:
         for uid in [uid for uid in self._clocks if uid not in present]:
             rows += self._clocks.pop(uid).log.flush()
         for engine in engines:
-            clock = self._clocks.get(engine.uid)
-            if clock is None:
-                clock = self._clocks[engine.uid] = _Clock(engine, DecisionLog(engine.uid))
-            own = engine.clock or policy
-            clock.engine = engine.above_floor(own)
-            rows += self._adopt(now_s, clock, own)
-            rows += self._look(now_s, clock)
+            clock = self._clocks.setdefault(engine.uid, _Clock(engine, DecisionLog(engine.uid)))
+            clock.engine = engine.above_floor(engine.clock or policy)
+        self._share()
+        for engine in engines:
+            rows += self._adopt(now_s, self._clocks[engine.uid], engine.clock or policy)
+        for engine in engines:
+            rows += self._look(now_s, self._clocks[engine.uid])
+        for clock in self._clocks.values():
             self._lock(now_s, clock, renew=True)
         faults = {clock.fault for clock in self._clocks.values() if clock.fault}
         self.errors += [f"clock policy: {fault}; clocks stay at the top" for fault in sorted(faults)]
         self._requests.forget_lapsed(now_s)
         return rows
+
+    def _share(self) -> None:
+        """Notes who is on whose GPU."""
+        on: dict[str, list[_Clock]] = defaultdict(list)
+        for clock in self._clocks.values():
+            on[clock.engine.gpu_uuids[0]].append(clock)  # who shares a GPU has that one only
+        for clock in self._clocks.values():
+            clock.sharers = tuple(own for own in on[clock.engine.gpu_uuids[0]] if own is not clock)
 
     def glance(self, now_s: float, samples: Mapping[str, EngineReading | None]) -> list[ClockDecision]:
         """Acts between ticks on readings of engines whose rule wanted one (`wanting`), and on what gateways ask for.
@@ -123,6 +147,7 @@ class ClockLoop:
                 rows += self._answer(now_s, clock, None)
             if uid in samples and sample is None:
                 clock.due_s = now_s + self._tick_s
+        for clock in self._clocks.values():
             self._lock(now_s, clock, renew=False)
         self._requests.forget_lapsed(now_s)
         return rows
@@ -241,7 +266,7 @@ class ClockLoop:
         clock.held.lock(now_s, clock.locked_mhz)
 
     def _set(self, clock: _Clock, *, renew: bool) -> None:
-        engine, target_mhz = clock.engine, clock.mhz
+        engine, target_mhz = clock.engine, clock.gpu_mhz
         if target_mhz is None:
             clock.locked_mhz = None  # the lease is still running: whoever measures it again sets the clock anew
             return
@@ -260,9 +285,12 @@ class ClockLoop:
 
     def _log(self, now_s: float, clock: _Clock, from_mhz: float, why: Why) -> list[ClockDecision]:
         assert clock.policy is not None
-        inputs = {"rule": clock.policy.policy, **why.inputs}
+        inputs, words = {"rule": clock.policy.policy, **why.inputs}, why.summary
+        if (highest := clock.highest) is not clock:
+            words += f" Its GPU has {_mhz(highest):.0f} MHz, for instance {highest.engine.uid} that shares it."
+            inputs |= {"gpu_mhz": _mhz(highest), "gpu_clock_of": highest.engine.uid}
         asked = "asked_mhz" in why.inputs
-        return clock.log.add(Decided(now_s, why.reason, why.summary, from_mhz, _mhz(clock), inputs, asked))
+        return clock.log.add(Decided(now_s, why.reason, words, from_mhz, _mhz(clock), inputs, asked))
 
 
 _NOBODY = Why(Reason.NO_DATA.value, "No gateway asks for a clock: it is at its top.", {})

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from core.engine.gpu_slices import sliced
 from core.observations.clock_given import least_mhz
 from core.ports import EngineReading, GpuReading, InstanceStatus
 from core.types import ClockObservation, Limits, Rationale
@@ -57,7 +58,7 @@ class EngineView:
             reading=reading,
             model=item.model,
             engine=item.engine,
-            gpu_type=gpus[0].gpu_type,
+            gpu_type=sliced(gpus[0].gpu_type, item.gpu_slices),
             clock=item.clock,
             chunk_tokens=0 if status.limits is None else status.limits.chunk_tokens,
             max_num_seqs=(status.limits or item.engine_limits).max_num_seqs,

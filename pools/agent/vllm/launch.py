@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from core.engine.engine_launch import memory_share
 from core.ports import EngineLimits, InstanceSpec, PermanentError
 from pools.agent.vllm import vllm_control
 from pools.agent.vllm.engine_access import EngineTls
@@ -169,7 +170,10 @@ def command(spec: InstanceSpec, options: VllmOptions, port: int) -> list[str]:
     if options.kv_connector:
         config = json.dumps(_kv_transfer(options, port, spec.tp))
         words += ["--disable-hybrid-kv-cache-manager", "--kv-transfer-config", config]
-    return [*words, *launch.arguments, *options.arguments]
+    words += [*launch.arguments, *options.arguments]
+    if spec.gpu_slices > 1:
+        words += ["--gpu-memory-utilization", f"{memory_share(words) / spec.gpu_slices:.4g}"]  # the last one counts
+    return words
 
 
 def _kv_transfer(options: VllmOptions, port: int, tp: int) -> dict[str, Any]:
@@ -216,6 +220,8 @@ def environment(spec: InstanceSpec, options: VllmOptions, own: Mapping[str, str]
         set_here["HF_HUB_OFFLINE"] = "1"
     if options.by_uuid:
         set_here["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpu_uuids)
+    if spec.mps:
+        set_here["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{100.0 / spec.gpu_slices:.4g}"
     if options.sleep:
         set_here["VLLM_SERVER_DEV_MODE"] = "1"
     if spec.launch.max_lora_rank:

@@ -158,11 +158,15 @@ class VllmRuntime:
             raise RetryableError("the node's GPUs are not known yet")
         if unknown := [uuid for uuid in spec.gpu_uuids if uuid not in present]:
             raise PermanentError(f"this node has no GPU {', '.join(unknown)}")
+        there: dict[str, list[str]] = {uuid: [] for uuid in spec.gpu_uuids}
         for status in self.list():
             if status.uid in (spec.uid, spec.shadow_of) or status.state == "failed":
                 continue  # a shadow beside the one that it replaces was planned with the memory of both
-            if taken := set(status.gpu_uuids) & set(spec.gpu_uuids):
-                raise RetryableError(f"{', '.join(sorted(taken))} is allocated to instance {status.uid}")
+            for uuid in set(status.gpu_uuids) & there.keys():
+                there[uuid].append(status.uid)
+        for uuid, others in sorted(there.items()):
+            if len(others) >= spec.gpu_slices:
+                raise RetryableError(f"{uuid} is allocated to instance {', '.join(others)}")
 
     def _free_port(self) -> int:
         """Any of them: vLLM listens with SO_REUSEPORT, so two that another agent and this one start at the same moment

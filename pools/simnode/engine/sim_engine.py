@@ -65,7 +65,7 @@ class SimInstance:
         self._transition_timer: asyncio.TimerHandle | None = None
         self._to_wake: set[str] = set()  # parts of an engine that sleeps, by vLLM's tags
         self._stable = asyncio.Event()  # it neither starts, falls asleep nor wakes
-        self._group.allocate(spec.uid, self._on_clock)
+        self._group.allocate(spec.uid, time.monotonic(), self._on_clock, spec.gpu_slices)
 
     # -- life --------------------------------------------------------------------------------------
 

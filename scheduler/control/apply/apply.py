@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
 from django.db.models import F
 
 from core.controllers.fleet.explain import gpus_of
+from core.engine.gpu_slices import sliced
 from core.types import Command, Mode, ScaleTo, SetTpDegrees
 from pools import database_locks, wire
 from pools.database_locks import Lock
@@ -18,7 +19,7 @@ from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, Service
 from scheduler.control import active_operations, sleep_states
 from scheduler.control.apply import gpu_memory, stand_ins, warm_pool
 from scheduler.control.apply.budgets import within
-from scheduler.control.apply.node_placement import NodeRoom, Placement, Standing, Start, Wanted, place
+from scheduler.control.apply.node_placement import NodeRoom, Placement, SliceId, Standing, Start, Wanted, place
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import workers_from_json, workers_to_json
 
@@ -101,10 +102,10 @@ def finish_drains(agents: Mapping[str, wire.AgentState], now: datetime) -> froze
         Instance.objects.filter(pk=instance.pk).update(
             desired=Desired.STOPPED, state=Instance.State.STOPPED, stopped_at=now, url=""
         )
-        left = InstanceGpu.objects.filter(instance=instance, released_at__isnull=True)
-        gpus = list(left.values_list("gpu_id", flat=True))
-        left.update(released_at=now)
-        InstanceGpu.objects.filter(gpu__in=gpus, released_at__isnull=True).update(beside=False)
+        for hold in InstanceGpu.objects.filter(instance=instance, released_at__isnull=True):
+            InstanceGpu.objects.filter(pk=hold.pk).update(released_at=now)
+            there = InstanceGpu.objects.filter(gpu=hold.gpu_id, slice=hold.slice, released_at__isnull=True)
+            there.update(beside=False)
         nodes.add(instance.node_name)
     return frozenset(nodes)
 
@@ -168,8 +169,16 @@ def _start(service: Service, start: Start, decision_id: int | None, desired: str
         replaces=[uids[old] for old in start.replaces],
     )
     InstanceGpu.objects.bulk_create(
-        InstanceGpu(instance=instance, gpu_id=gpu_id, beside=start.beside) for gpu_id in start.gpu_ids
+        InstanceGpu(instance=instance, gpu_id=gpu_id, slice=number, beside=start.beside)
+        for gpu_id, number in _slices(start)
     )
+
+
+def _slices(start: Start) -> Iterator[tuple[int, int]]:
+    """Returns the GPU and the slice of it for each id, which `_standing` and `_rooms` gave."""
+    for found in start.gpu_ids:
+        assert isinstance(found, tuple)
+        yield found
 
 
 def _wanted(service: Service) -> list[Wanted]:
@@ -206,7 +215,7 @@ def _standing(service: Service) -> list[Standing]:
             running=row.desired in (Desired.RUNNING, Desired.SLEEPING),
             warm=row.desired == Desired.SLEEPING,
             state=row.state,
-            gpu_ids=tuple(allocation.gpu_id for allocation in allocations.get(row.pk, ())),
+            gpu_ids=tuple((allocation.gpu_id, allocation.slice) for allocation in allocations.get(row.pk, ())),
             roomy=gpu_memory.fits_two(service.model_card, row.tp, allocations.get(row.pk, ())),
             beside=any(allocation.beside for allocation in allocations.get(row.pk, ())),
             order=row.pk,
@@ -220,17 +229,19 @@ def _rooms(service: Service, reporting: Collection[str]) -> list[NodeRoom]:
     soon: dict[int, Counter[str]] = {}
     draining = Instance.objects.filter(desired=Desired.DRAINING).exclude(pool__service=service)
     rows = InstanceGpu.objects.filter(instance__in=draining, released_at__isnull=True, beside=False)
-    for node_id, kind in rows.values_list("gpu__node_id", "gpu__gpu_type"):
-        soon.setdefault(node_id, Counter())[kind] += 1
-    allocated = set(InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu_id", flat=True))
+    for node_id, *of in rows.values_list("gpu__node_id", "gpu__gpu_type", "gpu__node__gpu_slices"):
+        soon.setdefault(node_id, Counter())[sliced(*of)] += 1
+    allocated = set(InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu_id", "slice"))
+    taken = Counter(gpu_id for gpu_id, _ in allocated)
     drained = active_operations.drained_sites()
-    rooms: dict[int, tuple[int, dict[str, list[int]]]] = {}
-    gpus = Gpu.objects.filter(node__schedulable=True, node__name__in=reporting).order_by("node_id", "index")
-    for gpu_id, node_id, site_id, kind in gpus.values_list("pk", "node_id", "node__cluster__site_id", "gpu_type"):
-        _, free = rooms.setdefault(node_id, (site_id, {}))
-        free.setdefault(kind, [])
-        if gpu_id not in allocated and site_id not in drained:
-            free[kind].append(gpu_id)
+    rooms: dict[int, tuple[int, dict[str, list[SliceId]]]] = {}
+    gpus = Gpu.objects.filter(node__schedulable=True, node__name__in=reporting).select_related("node__cluster")
+    for gpu in sorted(gpus, key=lambda gpu: (gpu.node_id, -taken[gpu.pk], gpu.index)):  # GPUs in use fill up first
+        site_id = gpu.node.cluster.site_id
+        _, free = rooms.setdefault(gpu.node_id, (site_id, {}))
+        slices = free.setdefault(gpu.planned_type, [])
+        if site_id not in drained:
+            slices += [(gpu.pk, n) for n in range(gpu.node.gpu_slices) if (gpu.pk, n) not in allocated]
     return [
         NodeRoom(node_id, site_id, {kind: tuple(ids) for kind, ids in free.items()}, soon.get(node_id, {}))
         for node_id, (site_id, free) in rooms.items()

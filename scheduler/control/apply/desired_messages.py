@@ -11,13 +11,14 @@ import msgspec
 from django.conf import settings
 
 from core.engine.engine_launch import EngineLaunch
+from core.engine.gpu_slices import sliced
 from core.observations.clock_given import clock_limits
 from core.observations.limits import class_limits, present_limits
 from core.policy.knobs import Knobs
 from core.ports import EngineLimits
 from core.types import Limits, Loop
 from pools import engine_knowledge, wire
-from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, Service, simulated_gpus
+from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, Service, Slicing, simulated_gpus
 from scheduler.control import active_operations, service_policy
 from scheduler.control.apply import fleet_messages, measured_messages
 
@@ -35,7 +36,7 @@ def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
         Instance.objects.filter(node__isnull=False)
         .exclude(state=Instance.State.STOPPED)
         .exclude(desired=Instance.Desired.STOPPED)
-        .select_related("pool__request_class", "model_card")
+        .select_related("pool__request_class", "model_card", "node")
         .order_by("pk")
     )
     gpu_uuids: dict[int, list[str]] = defaultdict(list)
@@ -64,7 +65,7 @@ def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
             launches=launches[node.cluster.site_id] if node.schedulable else [],
             simulated_gpus=simulated.get(node.name, []),
             gpu_types=engine_knowledge.named(kinds[node.pk]),
-            measured=measured_messages.of_gpus(measured, kinds[node.pk]),
+            measured=measured_messages.of_gpus(measured, {sliced(kind, node.gpu_slices) for kind in kinds[node.pk]}),
         )
         for node in Node.objects.select_related("cluster")
     ]
@@ -133,7 +134,8 @@ def _desired(instance: Instance, own: _ServiceSettings, gpu_uuids: list[str], ui
 
     `gpu_uuids`: of those that it holds, by index. `uids`: of all instances that live.
     """
-    request_class = instance.pool.request_class
+    assert instance.node is not None
+    request_class, slices = instance.pool.request_class, instance.node.gpu_slices
     limits = own.pool_limits.get(request_class.pk)
     if limits is None:
         limits = clock_limits(own.objectives, request_class.thresholds, own.knobs)
@@ -153,4 +155,6 @@ def _desired(instance: Instance, own: _ServiceSettings, gpu_uuids: list[str], ui
         clock=own.clock,
         launch=replace(instance.model_card.launch(), max_lora_rank=own.max_lora_rank, max_loras=own.max_loras),
         shape=instance.model_card.shape,
+        gpu_slices=slices,
+        mps=slices > 1 and instance.node.slicing == Slicing.MPS,
     )

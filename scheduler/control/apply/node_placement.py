@@ -18,12 +18,15 @@ The rules, in order:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from core.types import Mode
 
 READY, FAILED = "ready", "failed"
+
+SliceId: TypeAlias = Hashable  # of one GPU of a mode: a slice, which of a GPU that is not cut is all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Standing:
     mode: Mode
     running: bool
     state: str
-    gpu_ids: tuple[int, ...]
+    gpu_ids: tuple[SliceId, ...]
     order: int = 0
     replaces: tuple[int, ...] = ()
     warm: bool = False  # it is of the warm pool: to sleep, until it is wanted
@@ -66,7 +69,7 @@ class NodeRoom:
 
     id: int
     site_id: int
-    free: Mapping[str, tuple[int, ...]]
+    free: Mapping[str, tuple[SliceId, ...]]
     soon: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -75,7 +78,7 @@ class Start:
     pool_id: int
     node_id: int
     mode: Mode
-    gpu_ids: tuple[int, ...]
+    gpu_ids: tuple[SliceId, ...]
     replaces: tuple[int, ...] = ()
     beside: bool = False  # on GPUs of the one that it replaces
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from core.types import Mode
 
-from .node_placement import READY, NodeRoom, Placement, Standing, Start, Wanted
+from .node_placement import READY, NodeRoom, Placement, SliceId, Standing, Start, Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def _starts(
 ) -> list[Start]:
     """Starts each on the node with the fewest free GPUs that still fits, as a placement does."""
     taken = {gpu_id for start in plan.starts for gpu_id in start.gpu_ids}
-    free: dict[tuple[int, str], list[int]] = defaultdict(list)
+    free: dict[tuple[int, str], list[SliceId]] = defaultdict(list)
     for room in nodes:
         for kind, there in room.free.items():
             free[room.id, kind] = [gpu_id for gpu_id in there if gpu_id not in taken]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from core.observations.fleet.change_kinds import FreeGpus, change_kinds
 from core.types import ChangeKind, Mode, PoolKey
-from pools.models import Gpu, InstanceGpu
+from scheduler.control.snapshot.free_gpus import free_gpus
 from scheduler.control.turn_context import TurnContext
 
 
@@ -18,10 +18,8 @@ def kinds(context: TurnContext, needs: Mapping[PoolKey, Mapping[Mode, int]]) -> 
 
 def _free(context: TurnContext) -> FreeGpus:
     """Counts the GPUs that no instance has, of nodes that new ones may use."""
-    held = InstanceGpu.objects.filter(released_at__isnull=True).values("gpu")
-    rows = Gpu.objects.filter(node__schedulable=True, node__name__in=context.reporting).exclude(pk__in=held)
-    rows = rows.exclude(node__cluster__site__in=context.drained)
     found: dict[str, dict[int, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    for site, node, gpu_type in rows.values_list("node__cluster__site__name", "node_id", "gpu_type"):
-        found[site][node][gpu_type] += 1
+    for own in free_gpus(context.reporting):
+        if own.site_id not in context.drained:
+            found[own.site][own.node_id][own.gpu] += own.count
     return found

@@ -16,6 +16,7 @@ from django.db.models import Count
 from core.algorithms.fleet.sharing import Claims, NodeGpus, Place, ServiceNeed, claims
 from core.controllers.fleet.explain import gpus_of
 from core.controllers.fleet.shared_out import NodeView
+from core.engine.gpu_slices import sliced
 from core.observations.fleet import dynamo_servers
 from core.observations.fleet.dynamo_servers import Servers
 from core.observations.fleet.service_needs import service_need
@@ -108,11 +109,11 @@ def _asked_anew(service: Service, found: Claims) -> bool:
 
 
 def _nodes(reporting: Collection[str], drained: Collection[int]) -> tuple[NodeGpus, ...]:
-    """Returns the GPUs of reporting, schedulable nodes, at sites that are not being drained."""
+    """Returns the GPUs of reporting, schedulable nodes, at sites that are not being drained; or their slices."""
     rows = Gpu.objects.filter(node__schedulable=True, node__name__in=reporting)
-    keys = ("node__cluster__site__name", "node__name", "gpu_type")
+    keys = ("node__cluster__site__name", "node__name", "gpu_type", "node__gpu_slices")
     counts = rows.exclude(node__cluster__site__in=drained).values_list(*keys).annotate(count=Count("pk"))
-    return tuple(NodeGpus(*row) for row in counts)
+    return tuple(NodeGpus(site, node, sliced(gpu, n), count * n) for site, node, gpu, n, count in counts)
 
 
 def _claims(
@@ -171,10 +172,16 @@ def _use(fixed: Collection[int]) -> defaultdict[int, _Use]:
         for mode, count in workers.items():
             own.workers[pool.request_class.name, mode] += count
     live = Instance.objects.filter(desired__in=(Instance.Desired.RUNNING, Instance.Desired.SLEEPING))
-    keys = ("instance__pool", "gpu__node__cluster__site__name", "gpu__node__name", "gpu__gpu_type")
+    keys = (
+        "instance__pool",
+        "gpu__node__cluster__site__name",
+        "gpu__node__name",
+        "gpu__gpu_type",
+        "gpu__node__gpu_slices",
+    )
     rows = InstanceGpu.objects.filter(instance__in=live, released_at__isnull=True, beside=False).values_list(*keys)
-    for pool_id, site, node, gpu, count in rows.annotate(count=Count("pk")):
-        own = found[owner[pool_id]]
+    for pool_id, site, node, gpu_type, slices, count in rows.annotate(count=Count("pk")):
+        own, gpu = found[owner[pool_id]], sliced(gpu_type, slices)
         own.gpus[site, node, gpu] += count
         own.gpus[site, "", gpu] -= min(count, own.gpus[site, "", gpu])
     return found

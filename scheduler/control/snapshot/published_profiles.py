@@ -10,6 +10,7 @@ from django.db.models import Count, Q
 from core.controllers.fleet.shared_out import TP_DEGREES
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.engine_params import split_fault
+from core.engine.gpu_slices import sliced
 from core.observations.demand import class_view
 from core.observations.demand.class_view import EngineChoice, profiles_of, typical_lengths
 from core.observations.mode_profile import Lengths
@@ -79,14 +80,15 @@ def offered_modes(service: Service, anywhere: bool = False) -> list[Mode]:
 
 
 def largest_nodes(service: Service, anywhere: bool = False) -> dict[str, dict[str, int]]:
-    """Returns by site and GPU type how many GPUs the largest node has that new instances may use."""
+    """Returns by site and GPU type how many GPUs, or slices, the largest node has that new instances may use."""
     here = Q() if anywhere else Q(cluster__site__pools__service=service)
     nodes = Node.objects.filter(here, schedulable=True).order_by()
-    counts = nodes.values_list("cluster__site__name", "pk", "gpus__gpu_type").annotate(Count("gpus", distinct=True))
+    keys = ("cluster__site__name", "pk", "gpus__gpu_type", "gpu_slices")
+    counts = nodes.values_list(*keys).annotate(Count("gpus", distinct=True))
     found: dict[str, dict[str, int]] = {}
-    for site, _, gpu_type, count in counts.exclude(gpus=None):
-        own = found.setdefault(site, {})
-        own[gpu_type] = max(own.get(gpu_type, 0), count)
+    for site, _, gpu_type, slices, count in counts.exclude(gpus=None):
+        own, gpu = found.setdefault(site, {}), sliced(gpu_type, slices)
+        own[gpu] = max(own.get(gpu, 0), count * slices)
     return found
 
 

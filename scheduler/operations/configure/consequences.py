@@ -160,6 +160,9 @@ def _node(node: Node) -> Iterator[Consequence]:
     if before and before.cluster_id != node.cluster_id and live:
         text = f"{live} instances run on it and count for their pools' site; drain it before it is moved."
         yield Consequence("error", "cluster", text)
+    if before and (before.gpu_slices, before.slicing) != (node.gpu_slices, node.slicing) and live:
+        text = f"{live} instances live on it. Take it out of planning (schedulable: off), and wait until they are gone."
+        yield Consequence("error", "gpu_slices" if before.gpu_slices != node.gpu_slices else "slicing", text)
     if before and before.schedulable and not node.schedulable and live:
         text = f"{live} instances run on it: they are left alone, and no new ones are placed here."
         yield Consequence("info", "schedulable", text)

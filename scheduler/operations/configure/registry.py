@@ -135,7 +135,7 @@ _ALL = (
         _OPERATE,
         "Nodes",
         "node",
-        _plain("cluster", "name", "simulated", "schedulable"),
+        _plain("cluster", "name", "simulated", "schedulable", "gpu_slices", "slicing"),
         columns=("name", "cluster", "simulated", "schedulable"),
         site="cluster.site",
         help="A machine with GPUs and an agent. Its agent is started with the same name.",

@@ -354,3 +354,19 @@ def test_drains_and_restarts_go_on_when_the_clock_is_set_back_by_two_hours() -> 
     for _ in range(5):
         bench.tick()
     assert bench.runtime.calls[calls:] == [("start", "b"), ("drain", "a")]
+
+
+def test_each_engine_on_a_slice_has_its_own_say_on_the_clock_and_is_named_by_its_slice() -> None:
+    bench = Bench()
+    bench.serve("one")
+    pair = [desired_instance(uid, ["G0"], gpu_slices=2) for uid in ("one", "two")]
+    bench.link.desired_node = desired_node(*pair)
+    bench.tick()
+    bench.runtime.become("two", "ready")
+    states = [bench.tick() for _ in range(3)][-1].instances
+    assert [(state.uid, state.gpu_type, state.tp) for state in states] == [
+        ("one", "A100-80GB/2", 1),
+        ("two", "A100-80GB/2", 1),
+    ]
+    decided = {row.instance_uid for made in bench.link.batches for row in made.clocks}
+    assert decided == {"one", "two"}

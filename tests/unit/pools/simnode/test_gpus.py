@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.engine.engine_model import gpu
+from core.engine.engine_model import closed_form, gpu
 from core.ports import LONGEST_LEASE_S
 from pools.simnode import node as node_module
 from pools.simnode.__main__ import _HOUSEKEEPING_S as HOUSEKEEPING_S
+from pools.simnode.gpu_group import GpuGroup
 from pools.simnode.gpus import CounterFileError, GpuBank, SimGpu, parse_gpu_group
 from pools.simnode.node import SimNode
 from pools.wire import ClockPolicy
@@ -25,12 +26,13 @@ def a100() -> SimGpu:
 @given(st.lists(st.tuples(st.floats(0.0, 10.0), st.floats(0.0, 700.0)), max_size=50))
 def test_energy_is_the_integral_of_power_when_power_changes(steps: list[tuple[float, float]]) -> None:
     device = a100()
+    device.hold("i", 0.0, lambda _: None)
     at_s, expected_j, power_w = 0.0, 0.0, device.power_w
     for wait_s, next_w in steps:
         expected_j += power_w * wait_s
         at_s += wait_s
         before_j = device.energy_j
-        device.draw(at_s, next_w)
+        device.draw("i", at_s, next_w)
         power_w = next_w
         assert device.energy_j >= before_j
     assert device.energy_j == pytest.approx(expected_j, rel=1e-9, abs=1e-6)
@@ -44,8 +46,9 @@ def test_unassigned_gpu_draws_its_idle_power_when_nothing_is_loaded() -> None:
 
 def test_utilisation_is_the_busy_share_of_the_last_window_when_work_alternates() -> None:
     device = a100()
-    device.draw(0.0, 300.0, busy=True)
-    device.draw(0.25, 80.0)
+    device.hold("i", 0.0, lambda _: None)
+    device.draw("i", 0.0, 300.0, busy=True)
+    device.draw("i", 0.25, 80.0)
     assert device.reading(0.0).utilisation is None  # not yet known
     device.advance(1.0)
     assert device.reading(0.0).utilisation == pytest.approx(0.25)
@@ -54,7 +57,7 @@ def test_utilisation_is_the_busy_share_of_the_last_window_when_work_alternates()
 def test_clock_returns_to_the_top_when_its_lease_lapses() -> None:
     device = a100()
     changes: list[float] = []
-    device.on_clock = changes.append
+    device.hold("i", 0.0, changes.append)
     device.lock(600.0, until_s=10.0, now_s=0.0)
     device.lock(600.0, until_s=12.0, now_s=2.0)  # renewed: no change
     device.lapse(11.0)
@@ -146,3 +149,35 @@ def test_gpu_group_is_read_when_it_is_well_formed() -> None:
 def test_gpu_group_is_refused_when_it_is_not(text: str) -> None:
     with pytest.raises(ValueError, match=r"TYPE:COUNT|unknown gpu"):
         parse_gpu_group(text)
+
+
+def test_engines_on_slices_add_up_to_the_gpu_and_share_its_clock() -> None:
+    device, heard = a100(), []
+    device.hold("a", 0.0, lambda at_s: heard.append(("a", at_s)), slices=2)
+    assert device.power_w == pytest.approx(device.params.idle_w)  # its half and the one that nobody has
+    assert not device.full_for(2)
+    assert device.full_for(1)
+    assert device.full_for(3), "it is cut otherwise"
+    device.hold("b", 0.0, lambda at_s: heard.append(("b", at_s)), slices=2)
+    assert device.full_for(2)
+    device.draw("a", 0.0, 120.0, busy=True)
+    device.draw("b", 0.0, 60.0)
+    device.advance(10.0)
+    assert device.energy_j == pytest.approx(1800.0)
+    device.lock(900.0, 100.0, 10.0)
+    assert heard == [("a", 10.0), ("b", 10.0)]
+    device.let_go("a", 10.0)
+    assert device.power_w == pytest.approx(60.0 + device.params.idle_w / 2.0)
+
+
+def test_half_a_gpu_draws_half_of_what_it_all_does() -> None:
+    device = a100()
+    model = closed_form("Llama3-8B", "A100-80GB/2", 1)
+    groups = [GpuGroup([device], model) for _ in range(2)]
+    for name, group in zip("ab", groups, strict=True):
+        group.allocate(name, 0.0, group.idle, 2)
+        group.loaded(0.0)
+    whole = closed_form("Llama3-8B", "A100-80GB", 1).idle_gpu_watts(device.params.f_max)
+    assert device.power_w == pytest.approx(whole, rel=0.02)
+    groups[0].release(1.0)
+    assert device.power_w == pytest.approx((whole + device.params.idle_w) / 2.0, rel=0.02)

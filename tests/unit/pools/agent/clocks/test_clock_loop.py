@@ -249,3 +249,30 @@ def test_rule_decides_on_when_the_clock_is_set_back_by_two_hours() -> None:
     for _ in range(3):
         bench.tick(view())
     assert bench.locks()[3:] == [1310.0, 1210.0, 1110.0]
+
+
+# -- engines on slices of one GPU --------------------------------------------------------------------
+
+
+def test_gpu_has_the_highest_clock_that_an_engine_on_it_is_to_have() -> None:
+    bench, fixed = Bench(), ClockPolicy(fixed_mhz=1200.0)
+    rows: list[ClockDecision] = []
+    for _ in range(40):
+        bench.now_s += 1.0
+        low, high = view(uid="low", gpu_uuids=("G0",)), view(uid="high", gpu_uuids=("G0",), clock=fixed)
+        rows += bench.loop.tick(bench.now_s, MIAD, [low, high])
+    assert bench.locks()[0] == 1310.0
+    assert set(bench.locks()[-4:]) == {1200.0}
+    shared = [row for row in rows if row.instance_uid == "low" and row.inputs.get("gpu_clock_of") == "high"]
+    assert "Its GPU has 1200 MHz, for instance high that shares it." in str(shared[0].summary)
+    bench.tick(view(uid="low", gpu_uuids=("G0",)))  # the other one has gone
+    assert bench.locks()[-1] == BOTTOM_MHZ
+
+
+def test_gpu_is_left_to_lapse_while_one_on_it_cannot_be_measured() -> None:
+    bench = Bench()
+    engines = [view(uid="a", gpu_uuids=("G0",)), view(None, uid="b", gpu_uuids=("G0",))]
+    for _ in range(3):
+        bench.now_s += 1.0
+        bench.loop.tick(bench.now_s, MIAD, engines)
+    assert bench.actuator.calls == []

@@ -542,3 +542,29 @@ def test_limits_of_the_start_are_those_of_the_last_argument(
     assert words[len(words) - len(arguments) :] == list(arguments)
     found = started_with(spec(), options)
     assert (found.max_num_batched_tokens, found.max_num_seqs) == (tokens, seqs)
+
+
+# -- slices ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "share"),
+    [((), "0.45"), (("--gpu-memory-utilization", "0.8"), "0.4"), (("--gpu-memory-utilization=0.6",), "0.3")],
+)
+def test_engine_on_a_slice_has_its_part_of_the_memory_and_of_the_threads(
+    tmp_path: Path, own: tuple[str, ...], share: str
+) -> None:
+    options = VllmOptions(program(tmp_path), tmp_path, arguments=own)
+    half = replace(spec(), gpu_slices=2)
+    assert command(half, options, 1234)[-2:] == ["--gpu-memory-utilization", share]
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in environment(half, options, {})
+    assert environment(replace(half, mps=True), options, {})["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
+    assert command(spec(), options, 1234)[-len(own) :] == list(own) or not own
+
+
+def test_gpu_has_as_many_engines_as_slices(node: Node) -> None:
+    runtime = node.agent()
+    for uid in ("a", "b"):
+        runtime.start(replace(spec(uid), gpu_slices=2))
+    with pytest.raises(RetryableError, match="allocated to instance a, b"):
+        runtime.start(replace(spec("c"), gpu_slices=2))

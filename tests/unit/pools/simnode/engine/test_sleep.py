@@ -95,7 +95,7 @@ def test_gpus_draw_what_their_memory_holds_when_weights_come_and_go() -> None:
     model = engine_model(MODEL, "A100-80GB", 2)
     gpus = [SimGpu(f"G{n}", n, gpu("A100-80GB"), 0.0, 0.0) for n in range(2)]
     group = GpuGroup(gpus, model)
-    group.allocate("i", group.idle)
+    group.allocate("i", 0.0, group.idle)
     a100 = gpu("A100-80GB")
     steps = [
         (0.0, group.move_weights, model.idle_gpu_watts(a100.f_max), False),
@@ -110,7 +110,7 @@ def test_gpus_draw_what_their_memory_holds_when_weights_come_and_go() -> None:
         step(at_s)
         before_s = at_s
         assert gpus[0].power_w == pytest.approx(power_w)
-        assert gpus[0].loaded is loaded
+        assert gpus[0].held["i"].loaded is loaded
         assert gpus[1].energy_j == pytest.approx(energy_j)
     gpus[0].lock(600.0, 100.0, 65.0)
     assert gpus[0].power_w == pytest.approx(model.idle_gpu_watts(600.0))
@@ -118,7 +118,7 @@ def test_gpus_draw_what_their_memory_holds_when_weights_come_and_go() -> None:
     gpus[0].reset(75.0)  # the clock of a GPU with nothing in its memory
     assert gpus[0].power_w == a100.idle_w
     group.release(80.0)
-    assert gpus[0].owner is None
+    assert not gpus[0].held
 
 
 @pytest.mark.parametrize(
