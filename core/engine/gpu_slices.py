@@ -8,7 +8,7 @@ threads), by MIG. All slices of a GPU have its one clock.
 from __future__ import annotations
 
 MOST = 8  # of a GPU: MIG has 7, and below an eighth few models fit
-_SEPARATOR = "/"  # no GPU type has it in its name (`gpu_types.GpuType.check`)
+SEPARATOR = "/"  # no GPU type has it in its name (`gpu_types.GpuType.check`)
 
 
 def sliced(gpu_type: str, slices: int) -> str:
@@ -18,12 +18,12 @@ def sliced(gpu_type: str, slices: int) -> str:
     """
     if not 1 <= slices <= MOST:
         raise ValueError(f"a GPU is cut into 1 to {MOST} slices, not {slices}")
-    return gpu_type if slices == 1 else f"{gpu_type}{_SEPARATOR}{slices}"
+    return gpu_type if slices == 1 else f"{gpu_type}{SEPARATOR}{slices}"
 
 
 def whole(name: str) -> tuple[str, int]:
     """Returns the type of the GPU that a slice is of, and into how many it is cut; of a whole GPU: its own and 1."""
-    gpu_type, separator, count = name.rpartition(_SEPARATOR)
+    gpu_type, separator, count = name.rpartition(SEPARATOR)
     if not separator or not count.isdecimal() or not 2 <= int(count) <= MOST:
         return name, 1
     return gpu_type, int(count)

@@ -18,7 +18,7 @@ from django.db import transaction
 from core.accounting.counters import MeterTrace
 from core.units import US_PER_S
 from pools.models import Gpu
-from telemetry.ledger import counter_traces, energy_entries
+from telemetry.ledger import counter_traces, energy_entries, shared_gpus
 from telemetry.ledger.energy_entries import INTERVAL_S as INTERVAL_S
 from telemetry.ledger.watermarks import (
     CATCH_UP_S,
@@ -114,9 +114,10 @@ def _post(
     postings = [posting for posting in made if posting]
     if not postings:
         return 0
+    gpu_ids = [p.watermark.gpu_id for p in postings]
     values = energy_entries.Values(
-        [p.watermark.gpu_id for p in postings],
-        [p.advance.slices for p in postings],
+        gpu_ids,
+        shared_gpus.by_engine(gpu_ids, [p.advance.slices for p in postings]),
         [p.watermark.passing for p in postings],
     )
     with transaction.atomic():

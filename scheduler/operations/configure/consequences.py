@@ -17,6 +17,7 @@ from core.accounting import tariffs
 from core.algorithms.fleet.fleet_problem import mode_failure
 from core.engine import engine_params, gpu_types
 from core.engine.engine_model import UnknownConfiguration, engine_model
+from core.engine.gpu_slices import sliced
 from core.engine.model_config import BadConfig
 from core.observations.request.request_configs import TBT_S
 from core.policy.setting_texts import without_effect
@@ -232,9 +233,10 @@ def _fitting(card: ModelCard, nodes: QuerySet[Node]) -> tuple[int, int, str]:
     Also returns why it does not fit on the largest of those that it does not fit on.
     """
     kinds: dict[int, dict[str, int]] = {}
-    for node_id, kind in Gpu.objects.filter(node__in=nodes).values_list("node_id", "gpu_type"):
-        own = kinds.setdefault(node_id, {})
-        own[kind] = own.get(kind, 0) + 1
+    keys = ("node_id", "gpu_type", "node__gpu_slices")
+    for node_id, gpu_type, slices in Gpu.objects.filter(node__in=nodes).values_list(*keys):
+        own, kind = kinds.setdefault(node_id, {}), sliced(gpu_type, slices)
+        own[kind] = own.get(kind, 0) + slices
     fits: dict[tuple[str, int], bool] = {}
     fitting = 0
     for own in kinds.values():
