@@ -101,12 +101,15 @@ class Claims:
     ceilings: Mapping[str, int] = field(default_factory=dict)
     shortages: Mapping[str, Shortage] = field(default_factory=dict)
 
-    def left(self, service: str) -> tuple[NodeGpus, ...]:
-        """Returns the nodes as a service may plan with them: without what others claim, and within its ceiling."""
+    def left(self, service: str, *, within_ceiling: bool = True) -> tuple[NodeGpus, ...]:
+        """Returns the nodes as a service may plan with them: without what others claim, and within its ceiling.
+
+        `within_ceiling` False: the plan is of several services, and keeps the ceiling of each by itself.
+        """
         others = [own for held in (self.used, self.reserved) for name, own in held.items() if name != service]
         found = (node._replace(gpus=node.gpus - sum(own.get(node.place, 0) for own in others)) for node in self.nodes)
         left = tuple(node for node in found if node.gpus)
-        return self._within(service, left) if service in self.ceilings else left
+        return self._within(service, left) if within_ceiling and service in self.ceilings else left
 
     def short(self, service: str) -> str:
         """Says what the service is short of, as a sentence to follow others; empty: of nothing."""

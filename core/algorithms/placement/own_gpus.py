@@ -1,6 +1,7 @@
 """Models on GPUs of their own: mu-Serve's two steps (section 3.2) where no GPU has two models.
 
-AlpaServe's step cuts the nodes into groups of one size and gives a model whole groups, each to one replica. mu-Serve's
+AlpaServe's step cuts the nodes into groups of one size and gives a model whole groups, each to one replica. Where
+groups are too few, they go by weight, and within floors and ceilings of the models' services. mu-Serve's
 takes of these groups as few GPUs as hold a replica, and as many replicas as the load needs: the other GPUs of a group
 stay idle, at their lowest power. Algorithm 2, which puts models of like sensitivity on one device, has nothing to
 choose here.
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from core.algorithms.fleet.gpu_parts import EQUAL, Share
 from core.types import Mode
 
 _EPS = 1e-9
@@ -24,12 +26,14 @@ Nodes = Mapping[tuple[str, str, int], int]  # nodes by (site, GPU type, GPUs)
 @dataclass(frozen=True, slots=True)
 class ModelLoad:
     """`rps`: what comes, requests/s, above 0. `carries_rps`: of one replica within the limits; 0: of none in this mode.
-    `sites`: where it may run."""
+    `sites`: where it may run. `service`: whose it is. `share`: what the service's operator says of its part."""
 
     name: str
     rps: float
     carries_rps: Mapping[Mode, float]
     sites: frozenset[str]
+    service: str = ""
+    share: Share = EQUAL
 
     def carried(self, replicas: Mapping[Place, int]) -> float:
         """Returns the requests/s that it has replicas for, at most those that come."""
@@ -47,6 +51,16 @@ def attainment(replicas: Mapping[Place, int], models: Sequence[ModelLoad]) -> fl
     """Returns the share of all requests that find capacity within their limits, in 0..1; of no model: 0."""
     total = sum(model.rps for model in models)
     return sum(model.carried(replicas) for model in models) / total if total > 0.0 else 0.0
+
+
+def gpus_by_service(replicas: Mapping[Place, int], models: Sequence[ModelLoad]) -> Counter[str]:
+    """Returns the GPUs that the models of each service have."""
+    service = {model.name: model.service for model in models}
+    found: Counter[str] = Counter()
+    for (_, name, mode), count in replicas.items():
+        if name in service:
+            found[service[name]] += count * mode.tp
+    return found
 
 
 def in_groups(nodes: Nodes, models: Sequence[ModelLoad], sizes: Sequence[int]) -> dict[Place, int]:
@@ -107,23 +121,38 @@ def _groups(nodes: Nodes, sizes: Sequence[int], size: int) -> Counter[tuple[str,
 
 
 def _selected(groups: Counter[tuple[str, Mode]], models: Sequence[ModelLoad]) -> dict[Place, int]:
-    """Gives groups to models one after another, each time to whom it helps most: AlpaServe's greedy choice, where
-    capacities add up."""
+    """Gives groups to models one after another: to one that has none, then to one of a service below its floor, then to
+    that of which the smallest share is carried for its weight; never above a ceiling. A model gets the group that helps
+    it most (AlpaServe's greedy choice, where capacities add up)."""
     free, lack = Counter(groups), {model.name: model.rps for model in models}
     found: Counter[Place] = Counter()
+    placed: set[str] = set()
     while True:
-        gains = [
-            (min(lack[model.name], model.carries_rps.get(mode, 0.0)), model.name, site, mode)
+        had = gpus_by_service(found, models)
+        options = [
+            (
+                (
+                    model.name not in placed,
+                    had[model.service] < model.share.min_gpus,
+                    (lack[model.name] / model.rps - 1.0) / model.share.weight,
+                    gain,
+                ),
+                (gain, model, site, mode),
+            )
             for (site, mode), count in sorted(free.items())
             for model in models
-            if count and site in model.sites
+            if count
+            and site in model.sites
+            and (gain := min(lack[model.name], model.carries_rps.get(mode, 0.0))) > _EPS
+            and model.share.most(had[model.service] + mode.tp) == had[model.service] + mode.tp
         ]
-        gain, name, site, mode = max(gains, key=lambda own: own[0], default=(0.0, "", "", Mode("", 0)))
-        if gain <= _EPS:
+        if not options:
             return dict(found)
+        _, (gain, model, site, mode) = max(options, key=lambda own: own[0])
         free[site, mode] -= 1
-        lack[name] -= gain
-        found[site, name, mode] += 1
+        lack[model.name] -= gain
+        found[site, model.name, mode] += 1
+        placed.add(model.name)
 
 
 def _left(nodes: Nodes, replicas: Mapping[Place, int]) -> Counter[tuple[str, str, int]] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from core.algorithms.fleet.gpu_parts import EQUAL, Share
 from core.algorithms.placement import own_gpus
 from core.algorithms.placement.own_gpus import ModelLoad, Nodes, Place
 from core.controllers.fleet.placement import ALPASERVE, POWER_AWARE, PlacementObservation, PlacementOption
@@ -15,18 +16,21 @@ from core.types import Mode, PartitionOption
 FLOOR_RPS = 0.05  # where nothing was ever asked of a model, it is to have somewhere to be
 
 
-def models(service: str, option: PartitionOption, sites: Iterable[str], tp: int) -> list[ModelLoad]:
+def models(
+    service: str, option: PartitionOption, sites: Iterable[str], tp: int, share: Share = EQUAL
+) -> list[ModelLoad]:
     """Returns a service's models, one for each class, which has instances of its own.
 
     Args:
         tp: The largest TP degree of an instance.
+        share: What the service's operator says of its part beside others.
     """
     found = []
     for own in option.classes:
         profiles = {mode: profile for (name, mode), profile in option.profiles.items() if name == own.name}
         carries = {mode: profile.max_rps for mode, profile in profiles.items() if mode.tp <= tp and not mode.also}
         rps = max(FLOOR_RPS, max(own.demand_rps, default=0.0))
-        found.append(ModelLoad(model_name(service, own.name), rps, carries, frozenset(sites)))
+        found.append(ModelLoad(model_name(service, own.name), rps, carries, frozenset(sites), service, share))
     return found
 
 
@@ -77,4 +81,13 @@ def _all_able(present: Mapping[Place, int], loads: Sequence[ModelLoad]) -> bool:
 def _room(
     nodes: Nodes, loads: Sequence[ModelLoad], present: Mapping[Place, int], short: Sequence[str]
 ) -> dict[str, tuple[tuple[str, Mode], ...]]:
-    return {model.name: tuple(own_gpus.room(nodes, present, model)) for model in loads if model.name in short}
+    had = own_gpus.gpus_by_service(present, loads)
+    return {
+        model.name: tuple(
+            place
+            for place in own_gpus.room(nodes, present, model)
+            if had[model.service] + place[1].tp <= model.share.most(had[model.service] + place[1].tp)
+        )
+        for model in loads
+        if model.name in short
+    }

@@ -49,7 +49,7 @@ def offered_nodes(context: TurnContext, sharing: Collection[Service] = ()) -> tu
     found = _claims(context, nodes, others, pins)
     sites = set(context.service.pools.values_list("site__name", flat=True))
     sizes = {node.place: node.gpus for node in nodes}
-    left = [node for node in found.left(context.service.name) if node.site in sites]
+    left = [own for own in found.left(context.service.name, within_ceiling=not peers) if own.site in sites]
     left.sort(key=lambda node: (sizes[node.place], node.node))
     return tuple(NodeView(node.site, node.gpu, node.gpus) for node in left)
 

@@ -66,7 +66,7 @@ def _loads(context: TurnContext) -> list[ModelLoad]:
         return []
     obs, _ = snapshot.shared_out(context, ())
     sites = context.service.pools.values_list("site__name", flat=True)
-    return placement_given.models(context.service.name, obs.partition, sites, context.knobs.tp)
+    return placement_given.models(context.service.name, obs.partition, sites, context.knobs.tp, context.service.share)
 
 
 def _present(contexts: Sequence[TurnContext]) -> dict[Place, int]:

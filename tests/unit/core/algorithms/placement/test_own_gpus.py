@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.algorithms.placement.own_gpus import ModelLoad, attainment, fit, in_groups, on_fewest, room
+from core.algorithms.fleet.gpu_parts import Share
+from core.algorithms.placement.own_gpus import ModelLoad, attainment, fit, gpus_by_service, in_groups, on_fewest, room
 from core.types import Mode
 
 GPU = "A100-80GB"
@@ -41,6 +45,25 @@ def test_model_stays_at_its_sites() -> None:
     nodes = {("a", GPU, 8): 3, ("b", GPU, 8): 1}
     assert {site for site, _, _ in in_groups(nodes, own, SIZES)} == {"b"}
     assert {site for site, _ in room(nodes, {}, own[0])} == {"b"}
+
+
+@pytest.mark.parametrize(
+    ("share", "gpus"),
+    [(Share(), 4), (Share(weight=3.0), 6), (Share(weight=0.1), 1), (Share(min_gpus=6), 6), (Share(max_gpus=2), 2)],
+)
+def test_groups_that_are_too_few_go_by_weight_floor_and_ceiling(share: Share, gpus: int) -> None:
+    own = [
+        replace(model("m", 50.0, 1.0), service="own", share=share),
+        replace(model("n", 50.0, 1.0), service="other"),
+    ]
+    found = in_groups({("a", GPU, 8): 1}, own, (1,))
+    assert gpus_by_service(found, own)["own"] == gpus
+    assert gpus_by_service(found, own).total() == 8
+
+
+def test_no_model_is_without_a_group_while_another_takes_several() -> None:
+    own = [model("large", 50.0, 1.0), model("small", 0.01, 1.0)]
+    assert in_groups({("a", GPU, 2): 1}, own, (1,)) == {("a", name, Mode(GPU, 1)): 1 for name in ("large", "small")}
 
 
 def test_room_is_within_one_node() -> None:
