@@ -18,7 +18,7 @@ from django.db.models import Min
 
 from core.algorithms.fleet.gpu_parts import EQUAL
 from core.cells import csv_text
-from core.engine import measured
+from core.engine import gpu_slices, measured
 from core.engine.corrections import configuration
 from core.engine.engine_model import GPUS, UnknownConfiguration, engine_model
 from core.engine.engine_params import split_fault
@@ -86,7 +86,7 @@ def draft(
     made.document["fleet"] = _groups(services, nodes, made.notes)
     stands = {group["site"] for group in made.document["fleet"]}
     kept = [site for site in sites if site.name in stands]
-    if own_types := engine_knowledge.named(group["gpu"] for group in made.document["fleet"]):
+    if own_types := engine_knowledge.named(gpu_slices.whole(group["gpu"])[0] for group in made.document["fleet"]):
         made.document["gpu_types"] = {one.name: values_of(one) for one in own_types}
     made.notes += _measured(made.document["fleet"])
     made.document["sites"] = _sites(kept, nodes, start, end, now, made)
@@ -165,7 +165,7 @@ def _groups(
     `count`, as many as there is room for, in equal parts where there are several services, is for those who change it.
     """
     found, share = [], 1.0 / len(services)
-    unknown = sorted({gpu_type for _, gpu_type in nodes} - set(GPUS))
+    unknown = sorted({gpu_type for _, gpu_type in nodes if gpu_type not in GPUS})
     notes += [f"{gpu_type} is not in the engine model: its GPUs are left out." for gpu_type in unknown]
     for service in services:
         card = service.model_card
@@ -348,7 +348,8 @@ def _prices(
             found["usd_per_kwh"] = list(steps)
         else:
             made.notes.append(f"{site}: has neither a tariff nor a whole price series, so cost is not known.")
-    known = {gpu_type: rates.rates[gpu_type] for gpu_type in gpus if gpu_type in rates.rates}
+    wholes = {kind: gpu_slices.whole(kind) for kind in gpus}  # a slice costs its part of a GPU
+    known = {kind: rates.rates[own] / slices for kind, (own, slices) in wholes.items() if own in rates.rates}
     if known and len(known) == len(gpus):
         found["usd_per_gpu_hour"] = sum(known[name] * gpus[name] for name in gpus) / max(1, sum(gpus.values()))
         if len(set(known.values())) > 1:

@@ -18,6 +18,7 @@ from scheduler.control.snapshot.free_gpus import free_gpus
 from scheduler.operations import overrides
 from scheduler.operations.configure import consequences
 from scheduler.whatif import fleet_scenario
+from telemetry.models import GpuRate
 from tests.fakes.house import report_all, requests_came, second_service
 from tests.integration.scheduler.test_sharing import set_policy, turns
 
@@ -90,8 +91,20 @@ def test_modes_are_those_of_slices_with_one_engine_each(both: list[Service], hal
         overrides.pin_workers(None, pool, {f"{HALF}/TP2": 1}, until, "test")  # type: ignore[arg-type]
 
 
-def test_scenario_of_the_fleet_has_slices(both: list[Service], halves: Node) -> None:
-    assert fleet_scenario._nodes([halves.cluster.site]) == {("location-1", HALF): [2]}
+def test_scenario_of_the_fleet_has_slices(both: list[Service], halves: Node, now: datetime) -> None:
+    load = {"kind": "poisson", "rps": 1.0, "duration_s": 60.0, "prompt_tokens": 500, "output_tokens": 130}
+    GpuRate.objects.create(
+        site=halves.cluster.site,
+        gpu_type="A100-80GB",
+        rate_per_gpu_hour=3.0,
+        currency="USD",
+        source="test",
+        valid_from=now - timedelta(days=1),
+    )
+    made = fleet_scenario.draft([halves.cluster.site], {own.name: load for own in both}, now, None, now).document
+    assert [(group["gpu"], group["tp"]) for group in made["fleet"]] == [(HALF, 1)] * 2
+    (site,) = made["sites"].values()
+    assert (site["gpus"], site["usd_per_gpu_hour"]) == ({HALF: 2}, 1.5)
 
 
 def test_slices_are_not_changed_under_instances(both: list[Service], halves: Node) -> None:
