@@ -59,15 +59,15 @@ def divided(found: Slices, sharers: Sequence[Sharer], slices: int, idle_w: float
             idle = one == NOBODY or (kind == SERVING and any(works) and not works[place])
             own_kind = IDLE if idle else kind
             rows.append((interval, own_kind, one, start_us, end_us, equal[place] + above[place], times[place]))
-    columns = np.array(rows, dtype=np.int64).reshape(-1, len(Slices.__slots__)).T
-    one = Slices(*columns)
-    groups = Groups.by(one.interval, one.kind, one.instance)
+    columns: list[Ints] = list(np.array(rows, dtype=np.int64).reshape(-1, len(Slices.__slots__)).T)
+    split = Slices(*columns)
+    groups = Groups.by(split.interval, split.kind, split.instance)
     return Slices(
-        *(groups.key(key) for key in (one.interval, one.kind, one.instance)),
-        groups.min(one.start_us),
-        groups.max(one.end_us),
-        groups.sum(one.energy_uj),
-        groups.sum(one.gpu_us),
+        *(groups.key(key) for key in (split.interval, split.kind, split.instance)),
+        groups.min(split.start_us),
+        groups.max(split.end_us),
+        groups.sum(split.energy_uj),
+        groups.sum(split.gpu_us),
     )
 
 

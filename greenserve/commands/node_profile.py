@@ -133,7 +133,7 @@ def profile(
         raise click.UsageError("--url is of one engine: give its TP degree alone")
     shape = "" if config is None else _shape(config, vllm_argument)
     for tp in tps:
-        if fault := split_fault(shape or model, tp):
+        if fault := split_fault(shape or model, gpu or "", tp):
             raise click.UsageError(f"--tp: {fault}")
     if publish:
         _check_that_it_answers()

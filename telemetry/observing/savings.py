@@ -123,7 +123,7 @@ def _group(name: str, own: ModelTraffic, fleet: ObservedFleet, tp: int) -> tuple
             f"the engine model does not know the model '{own.model}': give --model '{own.model}=NAME' with one of "
             f"{', '.join(MODELS)}, a folder that has its config.json, or owner/name of the Hugging Face hub"
         )
-    if fault := split_fault(model, tp):
+    if fault := split_fault(model, gpu, tp):
         raise NoSavings(f"--tp {tp}: {fault}")
     if own.lengths is None:
         raise NoSavings(f"{own.model}: {'; '.join(own.notes)}")
@@ -138,7 +138,7 @@ def _group(name: str, own: ModelTraffic, fleet: ObservedFleet, tp: int) -> tuple
     if not _fits(model, gpu, tp, engine):
         raise NoSavings(f"{model} has no room on {tp} x {gpu}: check --model, --gpu and --tp")
     most = max(tp, fleet.gpus_per_node)
-    choices = [n for n in _TPS if n <= most and not split_fault(model, n) and _fits(model, gpu, n, engine)]
+    choices = [n for n in _TPS if n <= most and not split_fault(model, gpu, n) and _fits(model, gpu, n, engine)]
     return {
         "name": name,
         "count": own.instances,

@@ -163,7 +163,7 @@ def _fleet(site_ids: Sequence[int], tokens: Mapping[str, int]) -> list[Block]:
         share = tokens[name] / sum(tokens.values())
         own = []
         for (site, gpu_type, size), count in sorted(most.items()):
-            tp = next(tp for tp in SIZES if tp <= size and not split_fault(card.engine_model_name, tp))
+            tp = next(tp for tp in SIZES if tp <= size and not split_fault(card.engine_model_name, gpu_type, tp))
             if engine_model(card.engine_model_name, gpu_type, tp, card.engine).fits:
                 able = count * (size // tp)
                 part = able if len(services) == 1 else round(able * share)

@@ -229,8 +229,8 @@ def _rooms(service: Service, reporting: Collection[str]) -> list[NodeRoom]:
     soon: dict[int, Counter[str]] = {}
     draining = Instance.objects.filter(desired=Desired.DRAINING).exclude(pool__service=service)
     rows = InstanceGpu.objects.filter(instance__in=draining, released_at__isnull=True, beside=False)
-    for node_id, *of in rows.values_list("gpu__node_id", "gpu__gpu_type", "gpu__node__gpu_slices"):
-        soon.setdefault(node_id, Counter())[sliced(*of)] += 1
+    for node_id, gpu_type, count in rows.values_list("gpu__node_id", "gpu__gpu_type", "gpu__node__gpu_slices"):
+        soon.setdefault(node_id, Counter())[sliced(gpu_type, count)] += 1
     allocated = set(InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu_id", "slice"))
     taken = Counter(gpu_id for gpu_id, _ in allocated)
     drained = active_operations.drained_sites()
