@@ -63,7 +63,9 @@ def divided(found: Slices, sharers: Sequence[Sharer], slices: int, idle_w: float
     split = Slices(*columns)
     groups = Groups.by(split.interval, split.kind, split.instance)
     return Slices(
-        *(groups.key(key) for key in (split.interval, split.kind, split.instance)),
+        groups.key(split.interval),
+        groups.key(split.kind),
+        groups.key(split.instance),
         groups.min(split.start_us),
         groups.max(split.end_us),
         groups.sum(split.energy_uj),
