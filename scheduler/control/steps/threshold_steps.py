@@ -138,6 +138,8 @@ def _observed(
                 workers={pool.site.name: workers_from_json(pool.workers) for pool in mine},
                 use=used.get(name),
                 failed=own.failed,
+                service=context.service.name,
+                share=context.service.share,
             )
         )
     return tuple(found)
