@@ -22,7 +22,7 @@ from core.simulator.policies.config import (
     threshold_of,
 )
 from core.simulator.policies.freesh import Freesh
-from core.simulator.policies.service_slices import Lot, begin_in_slices, slices
+from core.simulator.policies.service_lots import Lot, begin_in_lots, lots
 from core.simulator.policies.threshold import Threshold
 from core.simulator.policies.world import Plan, World
 from core.types import Loop
@@ -172,7 +172,7 @@ def check(config: PolicyConfig, world: World) -> None:
     family = FAMILIES[PRESETS[config.name].family]
     family.check(config, world)
     if family.lot is not None:
-        slices(world, family.lot)
+        lots(world, family.lot)
 
 
 def build(config: PolicyConfig, world: World) -> Plan:
@@ -186,4 +186,4 @@ def build(config: PolicyConfig, world: World) -> Plan:
     family = FAMILIES[PRESETS[config.name].family]
     if family.lot is None:
         return family.begin(config, world)
-    return begin_in_slices(family.begin, config, world, family.lot)
+    return begin_in_lots(family.begin, config, world, family.lot)

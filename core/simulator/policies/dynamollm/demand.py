@@ -32,7 +32,7 @@ TEMPLATE = TemplateConfig(utc_offset_s=4.0 * DAY_S)
 class ClassDemands:
     """Classes in the scenario's order, smallest first, a pool each. Loads are in prompt tokens a second.
 
-    The world has one service (`service_slices`).
+    The world has one service (`service_lots`).
     """
 
     def __init__(self, config: DynamollmConfig, world: World) -> None:

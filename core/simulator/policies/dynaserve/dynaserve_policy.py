@@ -102,7 +102,7 @@ def begin(config: DynaserveConfig, world: World) -> Plan:
     """Plans all GPUs as instances, in two groups; colocation by turns has one.
 
     A pair may stand at two sites, as at a gateway: all links are alike. An instance that is alone does both parts, as
-    there. The world has one service (`service_slices`).
+    there. The world has one service (`service_lots`).
 
     Raises:
         SimulationError: No GPU can serve.

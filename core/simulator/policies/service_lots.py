@@ -1,7 +1,7 @@
 """Lets policies of one service serve several.
 
-Each service has a slice: whole nodes of one site, or of one type of GPU, and on them a policy of its own that sees no
-other service. Slices are made once, from what is declared (`core.algorithms.fleet.whole_nodes`). A service that
+Each service has a lot: whole nodes of one site, or of one type of GPU, and on them a policy of its own that sees no
+other service. Lots are made once, from what is declared (`core.algorithms.fleet.whole_nodes`). A service that
 is alone has the whole fleet, up to its ceiling.
 """
 
@@ -58,7 +58,7 @@ class Lot(StrEnum):
     SERVERS = "servers"
 
 
-def slices(world: World, lot: Lot) -> tuple[World, ...]:
+def lots(world: World, lot: Lot) -> tuple[World, ...]:
     """Returns a world for each service; the world itself when it is one service's that has no ceiling.
 
     Raises:
@@ -95,7 +95,7 @@ def slices(world: World, lot: Lot) -> tuple[World, ...]:
             f"service {error} finds no part of the fleet: each needs a node for itself on which its model fits, within "
             "its max_gpus; give the sites more nodes, or its group more tp_choices, or take another policy"
         ) from error
-    return tuple(_slice(world, service, shared[service.name]) for service in world.services)
+    return tuple(_lot_world(world, service, shared[service.name]) for service in world.services)
 
 
 def _lot_of(node: NodeGpus, lot: Lot) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ def _cells(service: ServiceInfo) -> range:
     return range(min(own), max(own) + 1)
 
 
-def _slice(world: World, service: ServiceInfo, nodes: Sequence[NodeGpus]) -> World:
+def _lot_world(world: World, service: ServiceInfo, nodes: Sequence[NodeGpus]) -> World:
     cells = _cells(service)
     sites = tuple(_part(site, [node for node in nodes if node.site == site.name]) for site in world.sites)
     gpus = {site.name: site.gpus for site in sites}
@@ -147,13 +147,13 @@ def _from_first(partition: PartitionInfo, cells: range) -> PartitionInfo:
     return replace(partition, cell_class={cell - cells.start: n for cell, n in partition.cell_class.items()})
 
 
-def begin_in_slices(begin: Callable[[Any, World], Plan], config: Any, world: World, lot: Lot) -> Plan:
-    """Begins the policy in each slice, and makes one plan of all.
+def begin_in_lots(begin: Callable[[Any, World], Plan], config: Any, world: World, lot: Lot) -> Plan:
+    """Begins the policy in each lot, and makes one plan of all.
 
     Raises:
-        SimulationError: There is no slice for one of the services, or the policy cannot serve in its slice.
+        SimulationError: There is no lot for one of the services, or the policy cannot serve in its lot.
     """
-    parts = slices(world, lot)
+    parts = lots(world, lot)
     if parts == (world,):
         return begin(config, world)
     members: list[Member] = []
@@ -170,9 +170,9 @@ def begin_in_slices(begin: Callable[[Any, World], Plan], config: Any, world: Wor
         ]
         pools += [lens.pool(pool) for pool in plan.pools]
         cell_pool += [lens.name(pool) for pool in plan.cell_pool]
-        begun = Decision(0.0, "slices", str(Reason.POLICY), _summary(config.name, service, part), 0)
+        begun = Decision(0.0, "lots", str(Reason.POLICY), _summary(config.name, service, part), 0)
         slowest = max(plan.controls, key=lambda control: control.period_s, default=None)
-        controls += [SliceControl(own, lens, begun if own is slowest else None) for own in plan.controls]
+        controls += [LotControl(own, lens, begun if own is slowest else None) for own in plan.controls]
         lenses.append(lens)
         routers.append(plan.router)
     found = [router for router in routers if router is not None]
@@ -244,7 +244,7 @@ class _Lens:
         return replace(plan, name=self.name(plan.name), handover=handover, spills=tuple(map(self.name, plan.spills)))
 
     def command(self, command: SimCommand) -> SimCommand:
-        """Returns a command of the slice's policy for the whole fleet; instances have one name in both."""
+        """Returns a command of the lot's policy for the whole fleet; instances have one name in both."""
         if isinstance(command, Start):
             return replace(command, spec=self.named(command.spec), pool=self.name(command.pool))
         if isinstance(command, Move):
@@ -257,8 +257,8 @@ class _Lens:
 
 
 @dataclass(slots=True)
-class SliceControl:
-    """A loop of a slice's policy as a Control of the whole fleet. `begun`: what is logged first, before its own."""
+class LotControl:
+    """A loop of a lot's policy as a Control of the whole fleet. `begun`: what is logged first, before its own."""
 
     control: Control
     lens: _Lens

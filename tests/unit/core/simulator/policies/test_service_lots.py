@@ -22,7 +22,7 @@ from core.simulator.kernel.commands import (
 from core.simulator.kernel.simulated import Handover, InstanceSpec, SimulationError
 from core.simulator.policies import Member, Plan, PoolPlan, SiteInfo, World, build
 from core.simulator.policies.policy_registry import check, read_policy
-from core.simulator.policies.service_slices import Lot, begin_in_slices, slices
+from core.simulator.policies.service_lots import Lot, begin_in_lots, lots
 from tests.unit.core.simulator.policies.worlds import A100, H100, service, templates, world
 
 
@@ -67,7 +67,7 @@ def begun(found: World, *recorders: Recorder) -> Plan:
         pools = (PoolPlan("first", "round_robin", Handover("second")), PoolPlan("second", "round_robin"))
         return Plan(members, pools, ("first", "second"), (own,), own)
 
-    return begin_in_slices(begin, read_policy({"name": "dynaserve"}), found, Lot.SITE)
+    return begin_in_lots(begin, read_policy({"name": "dynaserve"}), found, Lot.SITE)
 
 
 def view_of(instances: tuple[InstanceSpec, ...]) -> FleetView:
@@ -93,25 +93,25 @@ def view_of(instances: tuple[InstanceSpec, ...]) -> FleetView:
 
 def test_service_that_is_alone_has_the_whole_fleet():
     one = world({"east": 8, "west": 24}, tps=(8,), rps=80.0)
-    assert slices(one, Lot.SERVERS) == slices(one, Lot.SITE) == (one,)
+    assert lots(one, Lot.SERVERS) == lots(one, Lot.SITE) == (one,)
     for name in ("dynamollm", "dynaserve"):
         plan = build(read_policy({"name": name, "tp": 8}), one)
         assert {member.spec.site for member in plan.members} == {"east", "west"}
 
 
 def test_services_have_nodes_and_cells_of_their_own():
-    parts = slices(two(), Lot.SERVERS)
+    parts = lots(two(), Lot.SERVERS)
     assert [part.sites[0].gpus for part in parts] == [{H100: 8}, {H100: 8}]
     assert [part.services[0].name for part in parts] == ["chat", "code"]
     assert all(part.cells == 2 and set(part.services[0].partitions[0].cell_class) == {0, 1} for part in parts)
     assert all({spec.owner for spec in part.templates} == {part.services[0].name} for part in parts)
 
 
-def test_slice_of_servers_has_a_type_of_gpu_at_all_sites():
+def test_lot_of_servers_has_a_type_of_gpu_at_all_sites():
     sites = [SiteInfo(name, {H100: 8, A100: 16}, sizes={A100: (8, 4, 4)}) for name in ("east", "west")]
     found = two(infos=sites)
     found = replace(found, templates=(*found.templates, *templates(["east", "west"], (4, 8), A100)))
-    parts = slices(found, Lot.SERVERS)
+    parts = lots(found, Lot.SERVERS)
     gpus = [{site.name: dict(site.gpus) for site in part.sites} for part in parts]
     assert sorted(gpus, key=str) == [
         {name: {gpu: n} for name in ("east", "west")} for gpu, n in ((A100, 16), (H100, 8))
