@@ -53,7 +53,7 @@ class MemoryFleet:
 
     def _make(self, name: str, item: dict[str, Any]) -> None:
         row = {
-            spec.name: item.get(spec.name, None if spec.nullable else EMPTY.get(spec.type))
+            spec.name: item.get(spec.name, None if spec.nullable else next(iter(spec.choices), EMPTY.get(spec.type)))
             for spec in KINDS[name].fields
         }
         self._check(name, row)

@@ -123,6 +123,8 @@ def _desired(limits: wire.LatencyLimits) -> wire.DesiredNode:
         shadow_of=OTHER,
         clock=clock,
         launch=launch,
+        gpu_slices=2,
+        mps=True,
     )
     factors = tuple(1.0 + n / 100.0 for n in range(8))
     measured = wire.MeasuredEngine(SHAPE, GPU_TYPE, 4, ENGINE, "5f0c", factors, factors, NOW_S)
