@@ -65,8 +65,8 @@ class Joined:
         node = self.api.call("GET", f"nodes/{NODE}/")
         self.api.call("PATCH", f"nodes/{NODE}/", values, etag=node["etag"])
 
-    def enter(self, weights: Path, card_name: str = CARD, service_name: str = SERVICE) -> None:
-        """Enters a service, and what it needs."""
+    def enter(self, weights: Path, card_name: str = CARD, service_name: str = SERVICE, **fields: Any) -> None:
+        """Enters a service, and what it needs. `fields`: more of the service's."""
         api = self.api
         card = {"name": card_name, "max_model_len": 2048, "weights": str(weights), "dtype": DTYPE}
         api.ensure("models", card, ("name",))
@@ -74,7 +74,7 @@ class Joined:
         api.ensure("classes", {"partition": "one", "name": "all", "rank": 0}, ("partition", "name"))
         service = {"name": service_name, "model_card": card_name, "partition": "one", "partitions": ["one"]}
         load = {"expected_rps": 0.5, "expected_prompt_tokens": 100, "expected_output_tokens": 32}
-        api.ensure("services", {**service, **load}, ("name",))
+        api.ensure("services", {**service, **load, **fields}, ("name",))
         api.ensure("slos", {"service": service_name, "kind": "ttft", "objective_s": 30.0}, ("service", "kind"))
         pool = {"service": service_name, "site": SITE, "request_class": "one/all"}
         api.ensure("pools", pool, tuple(pool))

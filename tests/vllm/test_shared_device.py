@@ -29,8 +29,9 @@ def joined(
     vllm: Path, tiny_model: Path, small_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Joined]:
     with joined_node(tmp_path_factory.mktemp("shared")) as found:
-        found.enter(tiny_model)
-        found.enter(small_model, OTHER_CARD, OTHER)
+        # One would take the other's slice while this one sleeps, and give it back when it is waited for.
+        found.enter(tiny_model, max_gpus=1)
+        found.enter(small_model, OTHER_CARD, OTHER, max_gpus=1)
         found.open({"gpu_slices": 2, "schedulable": True})
         yield found
 
