@@ -85,7 +85,8 @@ def test_two_models_serve_at_once_on_slices_of_one_device(joined: Joined) -> Non
 
 
 def test_one_sleeps_and_wakes_for_a_request_that_is_held_while_the_other_serves(joined: Joined) -> None:
-    joined.product.cli("policy", OTHER, "greenserve", "sleep=stop", f"sleep.idle_s={IDLE_S:g}")
+    patience = (f"sleep.patience_s={WAKES_S:g}", f"max_wait_s={WAKES_S:g}")  # a start takes more than the usual minute
+    joined.product.cli("policy", OTHER, "greenserve", "sleep=stop", f"sleep.idle_s={IDLE_S:g}", *patience)
     wait_for("one instance is left", lambda: len(living(joined)) == 1, ASLEEP_S, every_s=2.0)
     wait_for("it is the one that does not sleep", joined.complete, 30.0)
     first_s, tokens = stream(joined, OTHER, WAKES_S)
