@@ -25,8 +25,8 @@ from tests.fakes.engine_profiles import rows as measured_rows
 from tests.fakes.house import moment, published_fleet, refresh_feeds, report, report_all, requests_came, start_instance
 
 pytestmark = pytest.mark.django_db
-# Of the first carbon epoch of the demo's fleet, with decisions, instances and messages. By the hour's plan it was 135 or
-# 138, and two came with services that sleep and adapters; the plans of other hours may take a few more.
+# Of the first carbon epoch of the demo's fleet, with decisions, instances and messages. By the hour's plan it was 135
+# or 138, and two came with services that sleep and adapters; the plans of other hours may take a few more.
 QUERIES = 143
 
 
