@@ -154,7 +154,7 @@ def split(trace: MeterTrace, interval_s: float = 10.0, max_gap_s: float = 5.0) -
     energy_uj = _reached(delta_uj[of], end_us - begun_us, length_us[of]) - _reached(
         delta_uj[of], start_us - begun_us, length_us[of]
     )
-    return _merged(Slices(interval, kind[of], instance[of], start_us, end_us, energy_uj, end_us - start_us))
+    return merged(Slices(interval, kind[of], instance[of], start_us, end_us, energy_uj, end_us - start_us))
 
 
 def counter_at(before: tuple[int, int], after: tuple[int, int], at_us: int) -> int:
@@ -186,7 +186,7 @@ def _reached(delta_uj: Ints, passed_us: Ints, length_us: Ints) -> Ints:
     return np.floor(delta_uj * (passed_us / length_us)).astype(np.int64)
 
 
-def _merged(pieces: Slices) -> Slices:
+def merged(pieces: Slices) -> Slices:
     """Merges pieces into one slice for each interval, kind and instance."""
     one = Groups.by(pieces.interval, pieces.kind, pieces.instance)
     return Slices(

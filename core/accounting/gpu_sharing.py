@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from core.accounting.counters import IDLE, SERVING, Slices
-from core.accounting.grouping import Groups
+from core.accounting.counters import IDLE, SERVING, Slices, merged
 
 Ints = NDArray[np.int64]
 NOBODY = 0
@@ -60,17 +59,7 @@ def divided(found: Slices, sharers: Sequence[Sharer], slices: int, idle_w: float
             own_kind = IDLE if idle else kind
             rows.append((interval, own_kind, one, start_us, end_us, equal[place] + above[place], times[place]))
     columns: list[Ints] = list(np.array(rows, dtype=np.int64).reshape(-1, len(Slices.__slots__)).T)
-    split = Slices(*columns)
-    groups = Groups.by(split.interval, split.kind, split.instance)
-    return Slices(
-        groups.key(split.interval),
-        groups.key(split.kind),
-        groups.key(split.instance),
-        groups.min(split.start_us),
-        groups.max(split.end_us),
-        groups.sum(split.energy_uj),
-        groups.sum(split.gpu_us),
-    )
+    return merged(Slices(*columns))
 
 
 def _parts(whole: int, weights: Sequence[float]) -> list[int]:

@@ -233,9 +233,7 @@ class AgentLoop:
         assert self._desired is not None
         wanted = {item.uid: item for item in self._desired.instances}
         views: list[EngineView] = []
-        shadowed: set[str] = (
-            set()
-        )  # GPUs of an engine: of a shadow and its original the one that is ready has the clock
+        shadowed: set[str] = set()  # GPUs of which a shadow or its original has the clock: the one that is ready
         for status in sorted(view.statuses or (), key=lambda one: one.state != "ready"):
             item = wanted.get(status.uid)
             gpus = [self._gpus[uuid] for uuid in status.gpu_uuids if uuid in self._gpus]
