@@ -34,7 +34,7 @@ from ..rest.idempotency import conditional, idempotent
 from ..rest.owned import address, filters_of, ordering_of, rows_of, serializer_of, site_path
 from ..rest.permissions import require_at
 from ..rest.problems import Conflict, fields, of_model
-from ..rest.representation import check_match, chosen
+from ..rest.representation import check_match, chosen, same_settings
 
 Built = Callable[[], tuple[Model, dict[str, Any]]]
 MOST = 500  # items of one request
@@ -133,7 +133,7 @@ class OwnedViewSet(ReadOnly):
 
         def change(item: Any) -> Model:
             row = self._one(item.get("id") if isinstance(item, dict) else None)
-            if item.get("etag") != self.get_serializer(row).data["etag"]:
+            if not same_settings(item.get("etag"), self.get_serializer(row).data["etag"]):
                 raise ValidationError({"etag": "it is not what was read. Remedy: Read it again and send its etag."})
             return self._update(row, {name: value for name, value in item.items() if name not in ("id", "etag")})
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import django_filters
@@ -134,7 +134,9 @@ RELATED = {"nodes": ("gpus",)}  # rows that point here, and that lists show
 
 
 class OwnedSerializer(ByType, serializers.ModelSerializer):
-    """Fields as in the forms; `etag` changes whenever anything else here does."""
+    """Fields as in the forms, and `etag`. `settings`: those that people set, by which changes are refused."""
+
+    settings: ClassVar[Set[str]]
 
     serializer_related_field = KeyField
     serializer_choice_field = ChoiceField
@@ -150,7 +152,9 @@ class OwnedSerializer(ByType, serializers.ModelSerializer):
 
     def to_representation(self, instance: Model) -> dict[str, Any]:
         found: dict[str, Any] = super().to_representation(instance)
-        found["etag"] = etag({name: value for name, value in found.items() if name != "etag"})
+        configured = {name: value for name, value in found.items() if name in self.settings}
+        others = {name: value for name, value in found.items() if name not in (*self.settings, "etag")}
+        found["etag"] = etag(configured, others)
         return found
 
 
@@ -185,7 +189,8 @@ def serializer_of(owned: Owned) -> type[OwnedSerializer]:
         },
     )
     made = {name: make() for name, make in more.items() if make is not None}
-    return type(f"{component(owned)}Serializer", (OwnedSerializer,), {"__doc__": owned.help, **made, "Meta": meta})
+    own = {"__doc__": owned.help, "settings": {"id", *owned.fields} - set(owned.once), "Meta": meta}
+    return type(f"{component(owned)}Serializer", (OwnedSerializer,), {**made, **own})
 
 
 def component(owned: Owned) -> str:

@@ -1,4 +1,8 @@
-"""The representation of a resource in an answer: the requested fields, and the ETag of the whole."""
+"""The representation of a resource in an answer: the requested fields, and the ETag of the whole.
+
+The part of an ETag before the dot is of what people set. A change is refused by that part alone: what loops and
+measurements did to a row since it was read is nobody's change that could be lost.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,14 @@ TAG = re.compile(r'(?:W/)?"[^"]*"')
 encoder = JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
-def etag(representation: Mapping[str, Any]) -> str:
-    """Of all fields, whichever of them are shown: it changes when anything that one can read has changed."""
-    return f'"{hashlib.sha256(encoder.encode(representation).encode()).hexdigest()[:32]}"'
+def etag(representation: Mapping[str, Any], others: Mapping[str, Any] | None = None) -> str:
+    """Of all fields, whichever of them are shown: it changes when anything that one can read has changed.
+
+    `others`: the fields that people do not set.
+    """
+    parts = (representation, others) if others else (representation,)
+    digests = (hashlib.sha256(encoder.encode(part).encode()).hexdigest()[:32] for part in parts)
+    return f'"{".".join(digests)}"'
 
 
 def unchanged(request: Request, tag: str) -> bool:
@@ -29,11 +38,16 @@ def unchanged(request: Request, tag: str) -> bool:
 
 
 def check_match(given: str | None, tag: str) -> None:
-    """Raises PreconditionRequired without If-Match, PreconditionFailed when it names another state."""
+    """Raises PreconditionRequired without If-Match, PreconditionFailed when people have set something since."""
     if not given:
         raise PreconditionRequired
-    if given.strip() != "*" and tag not in TAG.findall(given):
+    if given.strip() != "*" and not any(same_settings(one, tag) for one in TAG.findall(given)):
         raise PreconditionFailed
+
+
+def same_settings(given: object, tag: str) -> bool:
+    """Says whether two ETags are of a row that people have not changed in between."""
+    return str(given).strip('"').partition(".")[0] == tag.strip('"').partition(".")[0]
 
 
 def chosen(request: Request, known: Sequence[str]) -> list[str] | None:

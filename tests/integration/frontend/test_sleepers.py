@@ -97,3 +97,22 @@ def test_rest_says_since_when_a_service_sleeps(client: Client, since: datetime) 
     assert listed["asleep_since"] == found["asleep_since"]
     ControllerState.objects.filter(kind=KIND).update(value=SleepState(since_s=since.timestamp()).as_json())
     assert client.get(f"/api/v1/services/{NAME}/").json()["asleep_since"] is None
+
+
+def test_change_is_taken_when_the_service_fell_asleep_since_it_was_read(client: Client, since: datetime) -> None:
+    url, states = f"/api/v1/services/{NAME}/", ControllerState.objects.filter(kind=KIND)
+    states.update(value=SleepState(since_s=since.timestamp()).as_json())
+    awake = client.get(url)
+    states.update(value=SleepState(asleep=True, since_s=since.timestamp()).as_json())
+
+    assert client.get(url, headers={"If-None-Match": awake.headers["ETag"]}).status_code == 200, "it shows more now"
+    change = {"data": {"weight": 2.0}, "content_type": "application/json"}
+    changed = client.patch(url, **change, headers={"If-Match": awake.headers["ETag"]})
+    assert (changed.status_code, changed.json()["weight"]) == (200, 2.0), changed.content
+    assert changed.json()["asleep_since"] is not None
+    assert client.patch(url, **change, headers={"If-Match": awake.headers["ETag"]}).status_code == 412
+    many = [{"id": changed.json()["id"], "etag": awake.json()["etag"], "weight": 3.0}]
+    assert client.patch("/api/v1/services/", many, content_type="application/json").status_code == 400
+    many[0]["etag"] = changed.json()["etag"]
+    states.update(value=SleepState(since_s=since.timestamp()).as_json())
+    assert client.patch("/api/v1/services/", many, content_type="application/json").status_code == 200
