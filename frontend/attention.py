@@ -17,11 +17,19 @@ STEPS = {
     "dead": "It is not running: `greenserve logs {name}`, then `greenserve up` again",
     "restarting": "The supervisor is starting it again; if it goes on: `greenserve logs {name}`",
 }
+OF_SHORT = {
+    "ceiling": "Raise its `max_gpus`",
+    "others": "Raise its `weight` or `min_gpus`, or add GPUs",
+    "none_fit": "Add GPUs that it can run on",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """level: bad (something does not work) | warn (it works, not as it should). `step` is what to do next."""
+    """level: bad (something does not work) | warn (it works, not as it should). `step` is what to do next.
+
+    `service`: whose page says more; empty: none does.
+    """
 
     level: str
     text: str
@@ -29,6 +37,7 @@ class Item:
     decision_id: int | None = None
     alert_id: int | None = None
     acknowledged: bool = False
+    service: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,7 @@ def items(health: Health, slo: SloFrame, alerts: Sequence[OpenAlert] = ()) -> tu
         *_loops(health, said),
         *_nodes(health, said),
         *_splits(health),
+        *_short(health),
         *_feeds(health, said),
         *_slo(slo, said),
     )
@@ -140,6 +150,11 @@ def _splits(health: Health) -> Iterator[Item]:
         yield Item(
             "warn", f"Requests of {service} are served whole, and its policy splits them: {why}", health.unsplit_remedy
         )
+
+
+def _short(health: Health) -> Iterator[Item]:
+    for service, short in health.short.items():
+        yield Item("warn", short.text(service).rstrip("."), OF_SHORT[short.reason], service=service)
 
 
 def _feeds(health: Health, said: Set[tuple[str, str]]) -> Iterator[Item]:

@@ -17,10 +17,12 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from core.algorithms.fleet.sharing import Shortage
 from pools import agent_states, agent_versions, redis_address, wire
 from pools.leader import Leader
-from pools.models import Node
+from pools.models import Node, Service
 from scheduler import selectors as scheduler_selectors
+from scheduler.control import shortages
 from telemetry import selectors
 from telemetry.selectors.frames import FeedState
 
@@ -103,6 +105,7 @@ class Health:
     ingest: Ingest = field(default_factory=lambda: Ingest(None, None, None))
     instances: dict[str, int] = field(default_factory=dict)
     unsplit: dict[str, str] = field(default_factory=dict)  # why requests that a policy splits are not, by service
+    short: dict[str, Shortage] = field(default_factory=dict)  # what GPUs a service lacks, by its name
     leader: Leader | None = None  # the control plane that sends periodic tasks; None: none does, or nobody asked
 
     @property
@@ -198,6 +201,7 @@ def gather(now: datetime) -> Health:
     """
     now_s = now.timestamp()
     nodes = list(Node.objects.values_list("name", flat=True))
+    services = list(shortages.with_shortages(Service.objects.all()))
     messages = read_messages(nodes)
     newest_s = selectors.newest_sample_s(now_s)
     instances = scheduler_selectors.instance_counts()
@@ -219,7 +223,8 @@ def gather(now: datetime) -> Health:
             messages.batches_share,
         ),
         instances=instances,
-        unsplit=split_health.judge(split_health.splitting_pools(), messages.agents.values()),
+        unsplit=split_health.judge(split_health.splitting_pools(services), messages.agents.values()),
+        short={own.name: short for own in services if (short := shortages.shown(own)) is not None},
     )
 
 

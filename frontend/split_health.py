@@ -11,9 +11,9 @@ from pools.models import Pool, Service
 REMEDY = kv_connectors.REMEDY[0].upper() + kv_connectors.REMEDY[1:]
 
 
-def splitting_pools() -> dict[int, tuple[str, str]]:
-    """Returns service and request class of each pool whose service splits requests. Makes two queries at most."""
-    names = {own.pk: own.name for own in Service.objects.all() if own.policy_knobs().split != "none"}
+def splitting_pools(services: Iterable[Service]) -> dict[int, tuple[str, str]]:
+    """Returns service and request class of each pool whose service splits requests. Makes one query at most."""
+    names = {own.pk: own.name for own in services if own.policy_knobs().split != "none"}
     if not names:
         return {}
     pools = Pool.objects.filter(service__in=names).values_list("pk", "service", "request_class__name")

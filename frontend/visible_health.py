@@ -44,6 +44,7 @@ def health(user: AnyUser, state: Health) -> Health:
             loop if loop.service in whole else replace(loop, error="", decision_id=None) for loop in state.loops
         ),
         unsplit={service: why for service, why in state.unsplit.items() if service in whole},
+        short={service: short for service, short in state.short.items() if service in whole},
         nodes=tuple(node for node in state.nodes if node.name in nodes),
         feeds=tuple(row for row in state.feeds if row.feed.site in sites),
     )

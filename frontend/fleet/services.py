@@ -23,7 +23,7 @@ from pools.access import rights
 from pools.models import Service
 from scheduler import selectors as scheduler_selectors
 from scheduler import sleepers
-from scheduler.control.snapshot import offered_nodes
+from scheduler.control import shortages
 from scheduler.operations.configure import registry
 from telemetry import selectors
 from telemetry.selectors.frames import SloFrame, SloSeries, TimeRange
@@ -168,7 +168,7 @@ def service(request: HttpRequest, name: str) -> HttpResponse:
     settings, in_force = _settings(found.policy, found.knobs), found.policy_knobs()
     of_service = found.pools.filter(site__in=rights.sites_of(request.user)).values_list("pk", flat=True)
     sleep = sleepers.of(found, datetime.fromtimestamp(now_s, UTC))
-    asleep = (name,) if sleep and sleep.asleep else ()
+    asleep, short = (name,) if sleep and sleep.asleep else (), shortages.of(found)
     pools, pool_count = selectors.first_pools(now_s, POOLS_SHOWN, pool_ids=of_service, asleep=asleep)
     context = chart_pages.context(request, reverse("service-figures", args=[name]), ("slo",)) | {
         "service": found,
@@ -178,7 +178,7 @@ def service(request: HttpRequest, name: str) -> HttpResponse:
         "knobs": settings,
         "without_effect": without_effect(found.knobs),
         "sleep": sleep,
-        "short": offered_nodes.short_of(found),
+        "short": "" if short is None else short.text(name),
         "pools": pools,
         "pool_count": pool_count,
         "adapters": found.adapters.all(),

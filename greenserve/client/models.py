@@ -68,6 +68,7 @@ Policy = Literal[
     "disaggregated",
     "threshold",
 ]
+Reason = Literal["ceiling", "others", "none_fit"]
 RequestStatus = Literal["ok", "client_error", "client_gone", "upstream_error", "timeout", "rejected"]
 Signal = Literal["average", "marginal", "price"]
 Slicing = Literal["memory", "mps"]
@@ -1491,6 +1492,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         policy: A preset: the policy of a paper, or GreenServe's own.
         knobs: What is set otherwise than in the preset: knobs, and `tuning` by record.
         asleep_since: null: it is awake, or its policy has it never sleep.
+        short: What GPUs it lacks; null: none, or it is alone.
     """
 
     id: int
@@ -1510,6 +1512,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy
     knobs: dict[str, Any]
     asleep_since: Time | None
+    short: Shortage | None
     etag: str
 
 
@@ -1537,6 +1540,25 @@ class ShippedGpuType(msgspec.Struct, frozen=True, kw_only=True):
     like: str
     source: str
     assumed: tuple[str, ...]
+
+
+class Shortage(msgspec.Struct, frozen=True, kw_only=True):
+    """GPUs that a service's load needs and that it does not get, and why.
+
+    Attributes:
+        gpus_wanted: GPUs that its load needs.
+        gpus_given: GPUs that are its.
+        unserved_rps: Requests a second that no instance is to carry.
+        max_gpus: Its ceiling; null: that is not the reason.
+        gpus_of_others: By service, GPUs that it could run on; empty where others are not the reason.
+    """
+
+    gpus_wanted: int
+    gpus_given: int
+    unserved_rps: float
+    reason: Reason
+    max_gpus: int | None
+    gpus_of_others: dict[str, int]
 
 
 class Silence(msgspec.Struct, frozen=True, kw_only=True):

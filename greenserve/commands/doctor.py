@@ -163,12 +163,12 @@ def agents(config: env.Env) -> Iterator[Finding]:
 
         from frontend import split_health
         from pools import agent_states, agent_versions, kv_connectors
-        from pools.models import Node
+        from pools.models import Node, Service
 
         try:
             names = list(Node.objects.values_list("name", flat=True))
             states = agent_states.states(agent_states.connect(), names)
-            unsplit = split_health.judge(split_health.splitting_pools(), states.values())
+            unsplit = split_health.judge(split_health.splitting_pools(Service.objects.all()), states.values())
         except (DatabaseError, redis.RedisError) as error:
             yield Finding("agents", False, f"cannot be looked at: {str(error).splitlines()[0]}", must=False)
             return

@@ -10,7 +10,7 @@ from django.db.models import Max, QuerySet
 
 from core.types import Alternative, Command, Effects, Loop, Rationale
 from pools.models import Pool, Service
-from scheduler.control.snapshot import offered_nodes
+from scheduler.control import shortages
 from scheduler.json_values import to_json
 from scheduler.models import Decision, Epoch
 
@@ -24,7 +24,8 @@ def of_service(epoch: Epoch, effects: Effects, now: datetime, kind: Loop | None 
 
     `kind` where it is not the epoch's own: scale's follow-up of a carbon epoch.
     """
-    short = offered_nodes.short_of(epoch.service)
+    found = shortages.of(epoch.service)
+    short = "" if found is None else found.text(epoch.service.name)
     return _create(epoch, effects.rationale, effects.commands, now, kind, _labels(epoch.service), short=short)
 
 

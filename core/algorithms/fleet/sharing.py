@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from core.algorithms.fleet.gpu_parts import EQUAL, Ask, Share, gpu_parts
 from core.types import Mode
@@ -76,12 +76,18 @@ class Shortage:
     max_gpus: int | None = None
     others: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def reason(self) -> Literal["ceiling", "others", "none_fit"]:
+        if self.max_gpus is not None:
+            return "ceiling"
+        return "others" if self.others else "none_fit"
+
     def text(self, name: str) -> str:
         """Says in a sentence whom it costs what, and why."""
         load = f", and {self.rps:.3g} requests/s find no instance" if self.rps > 0.0 else ""
-        if self.max_gpus is not None:
+        if self.reason == "ceiling":
             why = f"its ceiling is {self.max_gpus}"
-        elif self.others:
+        elif self.reason == "others":
             has = [f"{other} has {gpus}" for other, gpus in sorted(self.others.items(), key=lambda own: -own[1])]
             why = f"of those that it can run on, {', '.join(has)}"
         else:

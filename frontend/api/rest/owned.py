@@ -16,11 +16,13 @@ from django.db.models import Model, QuerySet
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from core.algorithms.fleet.sharing import Shortage
 from core.engine.model_shape import shape_of_key
 from core.policy.setting_texts import documented
 from pools.model_files import shape_figures
 from pools.models import ModelCard, Node, Service
 from scheduler import sleepers
+from scheduler.control import shortages
 from scheduler.operations.configure.registry import Owned, of
 
 from .bodies import ByType
@@ -103,13 +105,40 @@ class AsleepSince(serializers.DateTimeField):
         return sleepers.since(instance)
 
 
+class ShortageSerializer(serializers.Serializer):
+    """GPUs that a service's load needs and that it does not get, and why."""
+
+    gpus_wanted = serializers.IntegerField(source="wanted", help_text="GPUs that its load needs.")
+    gpus_given = serializers.IntegerField(source="got", help_text="GPUs that are its.")
+    unserved_rps = serializers.FloatField(source="rps", help_text="Requests a second that no instance is to carry.")
+    reason = serializers.ChoiceField(
+        (
+            ("ceiling", "It has as many as its max_gpus allows."),
+            ("others", "Other services have those that it could run on."),
+            ("none_fit", "There is no more room for an instance of it."),
+        )
+    )
+    max_gpus = serializers.IntegerField(allow_null=True, help_text="Its ceiling; null: that is not the reason.")
+    gpus_of_others = serializers.DictField(
+        source="others",
+        child=serializers.IntegerField(),
+        help_text="By service, GPUs that it could run on; empty where others are not the reason.",
+    )
+
+    def get_attribute(self, instance: Service) -> Shortage | None:
+        return shortages.shown(instance)
+
+
 # What is shown beside the fields that are set by hand.
 MORE: Mapping[str, Mapping[str, Any]] = {
     "nodes": {"site": lambda: _text("cluster.site.name"), "gpus": lambda: GpuCounts(source="*", read_only=True)},
     "services": {
         "asleep_since": lambda: AsleepSince(
             read_only=True, allow_null=True, help_text="null: it is awake, or its policy has it never sleep."
-        )
+        ),
+        "short": lambda: ShortageSerializer(
+            read_only=True, allow_null=True, help_text="What GPUs it lacks; null: none, or it is alone."
+        ),
     },
     "models": {"shape": lambda: Shape(source="*", read_only=True)},
     "gpus": {"site": lambda: _text("node.cluster.site.name")},
@@ -208,7 +237,7 @@ def rows_of(owned: Owned) -> QuerySet[Any]:
         paths.append(owned.site.replace(".", "__"))
     found = owned.model._default_manager.select_related(*paths) if paths else owned.model._default_manager.all()
     if owned.kind == "services":
-        found = sleepers.with_states(found)
+        found = shortages.with_shortages(sleepers.with_states(found))
     return found.prefetch_related(*owned.many, *RELATED.get(owned.kind, ())).order_by()
 
 

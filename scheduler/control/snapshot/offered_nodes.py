@@ -22,7 +22,7 @@ from core.observations.fleet.dynamo_servers import Servers
 from core.observations.fleet.service_needs import service_need
 from core.types import Loop, Mode
 from pools.models import Gpu, Instance, InstanceGpu, Partition, Pool, Service
-from scheduler.control import active_operations, sleep_states, turn_context
+from scheduler.control import active_operations, shortages, sleep_states, turn_context
 from scheduler.control.snapshot import snapshot
 from scheduler.control.snapshot.published_profiles import has_room
 from scheduler.control.snapshot.recorded_demand import arrivals
@@ -30,7 +30,6 @@ from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState
 
-KIND = "claims"  # of the ControllerState that says which GPUs a service was last asked to give back, and is short of
 _FIXED, _FIXED_KEY = "", 0  # who has what nobody gives back: no service's name or key
 
 
@@ -64,12 +63,12 @@ def all_nodes(context: TurnContext) -> tuple[NodeView, ...]:
 def to_give_back(reporting: Collection[str], now: datetime) -> list[Service]:
     """Returns the services that use GPUs which others have reserved, each once for the same GPUs.
 
-    Notes what each service is short of, which its decisions and its page say (`short_of`).
+    Notes what each service is short of, which its decisions, pages and REST say (`shortages`).
     """
     services = list(Service.objects.order_by("name"))
     shared = len(services) > 1 or any(own.max_gpus is not None for own in services)
     if not shared or not any(_acts(own) for own in services):
-        ControllerState.objects.filter(kind=KIND).delete()
+        ControllerState.objects.filter(kind=shortages.KIND).delete()
         return []
     states = sleep_states.of_all(services)
     awake = _claims_of([own for own in services if states[own.pk].claims], reporting, now)
@@ -90,17 +89,11 @@ def _claims_of(services: Sequence[Service], reporting: Collection[str], now: dat
     return _claims(turn_context.resolve(first, now, reporting), nodes, [own for own in services if own != first])
 
 
-def short_of(service: Service) -> str:
-    """Says what GPUs the service was last found to be short of, and why; empty: of none."""
-    values = ControllerState.objects.filter(kind=KIND, service=service).values_list("value", flat=True)
-    return str(next((value.get("short", "") for value in values), ""))
-
-
 def _asked_anew(service: Service, found: Claims) -> bool:
     """Says whether this call, and no other process, found that a service is to give back other GPUs than before."""
     asked = sorted([*place, count] for place, count in found.given_back.get(service.name, {}).items())
-    value = {"gpus": asked, "short": found.short(service.name).strip()}
-    state, _ = ControllerState.objects.get_or_create(kind=KIND, service=service)
+    value = {"gpus": asked, "short": shortages.as_json(found.shortages.get(service.name))}
+    state, _ = ControllerState.objects.get_or_create(kind=shortages.KIND, service=service)
     if state.value == value:
         return False
     rows = ControllerState.objects.filter(pk=state.pk, version=state.version)

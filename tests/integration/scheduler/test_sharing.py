@@ -24,9 +24,9 @@ from core.policy.presets import PRESETS
 from core.types import Loop, Mode, PoolKey, ScaleTo
 from pools.models import Gpu, Instance, InstanceGpu, Partition, Pool, Service
 from scheduler import agents, tasks
-from scheduler.control import epochs, service_policy, turn_context
+from scheduler.control import epochs, service_policy, shortages, turn_context
 from scheduler.control.apply import apply
-from scheduler.control.snapshot.offered_nodes import offered_nodes, servers, short_of, to_give_back
+from scheduler.control.snapshot.offered_nodes import offered_nodes, servers, to_give_back
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, ControlMode, Decision, ServiceMode
 from scheduler.operations.configure import consequences
@@ -213,15 +213,33 @@ def test_decisions_and_page_say_whom_scarcity_costs_what_and_why(
     for own in (service, second):
         requests_came(now, count=2000, over_s=60, prompt_tokens=8000, output_tokens=3000, service=own.name)
     to_give_back(agents.reporting(redis_client, now), now)
-    text = short_of(second)
+    short = shortages.of(second)
+    assert short is not None
+    text = short.text(second.name)
     assert text.startswith(f"{second.name} gets ")
     assert f"{service.name} has" in text
     run_all(second, now)
     assert Decision.objects.filter(service=second, kind="carbon").latest("pk").summary.endswith(text)
-    assert text in unescape(admin_client.get(reverse("service", args=[second.name])).content.decode())
+    page = reverse("service", args=[second.name])
+    assert text in unescape(admin_client.get(page).content.decode())
+    overview = unescape(admin_client.get("/").content.decode())
+    assert text.rstrip(".") in overview
+    assert f'<a href="{page}">service {second.name}</a>' in overview
+    shown = {own["name"]: own["short"] for own in admin_client.get("/api/v1/services/").json()["results"]}
+    assert shown[second.name] == {
+        "gpus_wanted": short.wanted,
+        "gpus_given": short.got,
+        "unserved_rps": short.rps,
+        "reason": "others",
+        "max_gpus": None,
+        "gpus_of_others": short.others,
+    }
+    assert short.others[service.name] > 0
     second.delete()
     to_give_back(agents.reporting(redis_client, now), now)
-    assert short_of(service) == ""
+    assert shortages.of(service) is None
+    assert admin_client.get(f"/api/v1/services/{service.name}/").json()["short"] is None
+    assert " GPUs that it needs" not in admin_client.get("/").content.decode()
 
 
 def test_service_that_is_alone_keeps_below_its_ceiling(

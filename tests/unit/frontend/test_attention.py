@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from core.algorithms.fleet.sharing import Shortage
 from frontend.attention import OpenAlert, items
 from frontend.health import FeedHealth, Health, NodeHealth
 from frontend.loop_health import LoopHealth
@@ -42,6 +47,22 @@ def test_everything_is_said_when_no_alert_is_open():
     texts = " ".join(item.text for item in items(HEALTH, SLO))
     for part in ("2 nodes are silent", "carbon feed of Ashburn", "TTFT of llama", "carbon loop of llama failed"):
         assert part in texts
+
+
+@pytest.mark.parametrize(
+    ("short", "why", "step"),
+    [
+        (Shortage(8, 4, 7.5, max_gpus=4), "its ceiling is 4", "`max_gpus`"),
+        (Shortage(12, 4, 8.0, others={"code": 4}), "code has 4", "`weight`"),
+        (Shortage(12, 4, 8.0), "there are no more", "Add GPUs"),
+    ],
+)
+def test_service_that_is_short_is_named_with_why_and_what_to_do(short: Shortage, why: str, step: str) -> None:
+    (item,) = [item for item in items(replace(HEALTH, short={"chat": short}), SLO) if item.service]
+    assert item.text.startswith("chat gets 4 of the ")
+    assert why in item.text
+    assert step in item.step
+    assert (item.level, item.service) == ("warn", "chat")
 
 
 def test_what_somebody_looks_after_comes_last():
