@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from .engine.engine_launch import EngineLaunch
 
@@ -275,6 +275,24 @@ class EngineControl(Protocol):
     def sleep(self, uid: str, level: int = 1) -> None: ...
 
     def wake(self, uid: str) -> None: ...
+
+
+PowerState = Literal["on", "off"]
+
+
+class ServerPower(Protocol):
+    """Switches one server: a machine with its GPUs, not an engine.
+
+    `on` and `off` are asked for, not waited for: `state` tells what came of it. Each may be asked for again. `off` lets
+    the operating system end first; with `force` the power is cut. `state` is None where nobody can tell.
+    Blocks for at most two time-outs; raises AdapterError, whose words have no password.
+    """
+
+    def on(self) -> None: ...
+
+    def off(self, force: bool = False) -> None: ...
+
+    def state(self) -> PowerState | None: ...
 
 
 class EngineMetrics(Protocol):

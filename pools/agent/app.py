@@ -35,7 +35,7 @@ from .devices.declared import Declaration
 from .devices.host.host_energy import HostEnergy
 from .devices.host.host_options import HostOptions, host_energy
 from .devices.host.host_options import click_options as host_click_options
-from .devices.sim import TIMEOUT_S, SimEngineControl, SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
+from .devices.sim import TIMEOUT_S, SimEngineControl, SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime, SimMachine
 from .http_client import HttpClient
 from .loop import PERIOD_S, AgentLoop
 from .node_identity import NodeIdentity
@@ -98,8 +98,11 @@ class AgentThread(threading.Thread):
         period_s: float = PERIOD_S,
         elapsed_s: Callable[[], float] = time.monotonic,
         now_s: Callable[[], float] = time.time,
+        runs: Callable[[], bool] = lambda: True,
     ) -> None:
+        """Makes the thread. `runs`: whether the machine does; a simulated one can be off, its agent is silent then."""
         super().__init__(name="agent", daemon=True)
+        self._runs = runs
         self._loop = loop
         self._bell = bell
         self._period_s = period_s
@@ -113,9 +116,9 @@ class AgentThread(threading.Thread):
             if whole:
                 tick_s = self._elapsed_s() + self._period_s
             try:
-                if whole:
+                if whole and self._runs():
                     self._loop.tick(self._now_s())
-                else:
+                elif not whole:
                     self._loop.glance(self._now_s())
             except Exception:
                 logger.exception("a tick of the agent failed")
@@ -170,6 +173,7 @@ class AgentStep(bootsteps.StartStopStep):
         self._metrics = metrics
         self._end_metrics: Callable[[], None] = lambda: None
         self._end_adapters: Callable[[], None] = lambda: None
+        self._machine_runs: Callable[[], bool] = lambda: True
         self._threads: tuple[AgentThread | ClockListener | CertificateRenewal, ...] = ()
         self._loop: AgentLoop | None = None
         self._host: HostEnergy | None = None
@@ -205,7 +209,8 @@ class AgentStep(bootsteps.StartStopStep):
             host=host,
         )
         bell = worker.app.bell
-        self._threads = AgentThread(loop, bell, self._period_s), ClockListener(url, self._node, requests, bell.ring)
+        ticking = AgentThread(loop, bell, self._period_s, runs=self._machine_runs)
+        self._threads = ticking, ClockListener(url, self._node, requests, bell.ring)
         if self._identity is not None:
             identity, engines = NodeIdentity(Path(self._identity)), adapters["control"]
             names = engines.names if isinstance(engines, VllmRuntime) else ()
@@ -236,6 +241,7 @@ class AgentStep(bootsteps.StartStopStep):
         if self._control is None:
             raise click.UsageError("--node needs --control, a simulated node's control API, or --gpus nvml")
         client = HttpClient(self._control, TIMEOUT_S)
+        self._machine_runs = SimMachine(client).runs
         return {
             "meter": SimGpuMeter(client),
             "actuator": SimFrequencyActuator(client),

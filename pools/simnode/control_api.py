@@ -43,6 +43,10 @@ class SleepOrder(msgspec.Struct):
     mode: Literal["abort", "wait", "keep"] = "abort"
 
 
+class PowerOrder(msgspec.Struct):
+    on: bool
+
+
 class TruthOrder(msgspec.Struct):
     """`model` None: of all models."""
 
@@ -57,6 +61,7 @@ class ShadowOrder(msgspec.Struct):
 
 
 T = TypeVar("T")
+POWER = "/power"  # what a BMC is on a real machine
 
 
 def _json(value: object, status: int = 200) -> web.Response:
@@ -87,7 +92,9 @@ class Control:
         self._node = node
 
     def app(self) -> web.Application:
-        app = web.Application(middlewares=[_errors])
+        app = web.Application(middlewares=[_errors, self._while_it_runs])
+        app.router.add_get(POWER, self._power)
+        app.router.add_post(POWER, self._switch)
         app.router.add_get("/gpus", self._gpus)
         app.router.add_post("/gpus/clock", self._lock)
         app.router.add_post("/gpus/clock/reset", self._reset)
@@ -103,6 +110,24 @@ class Control:
         app.router.add_post("/instances/{uid}/sleep", self._sleep)
         app.router.add_post("/instances/{uid}/wake", self._wake)
         return app
+
+    @web.middleware
+    async def _while_it_runs(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Nothing but its power can be asked of a machine that is off or starts."""
+        if self._node.machine.runs or request.path == POWER:
+            return await handler(request)
+        return _json({"error": "the machine is off" if not self._node.machine.on else "the machine starts"}, 503)
+
+    async def _power(self, _: web.Request) -> web.Response:
+        machine = self._node.machine
+        return _json({"state": "on" if machine.on else "off", "runs": machine.runs})
+
+    async def _switch(self, request: web.Request) -> web.Response:
+        if (await _body(request, PowerOrder)).on:
+            self._node.switch_on()
+        else:
+            await self._node.switch_off()
+        return await self._power(request)
 
     async def _gpus(self, _: web.Request) -> web.Response:
         try:

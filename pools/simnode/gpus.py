@@ -48,6 +48,7 @@ class SimGpu:
         self.params = params
         self.energy_j = energy_j
         self.held: dict[str, Held] = {}  # by instance
+        self.has_power = True  # its machine is not off
         self._at_s = now_s
         self._busy_s = 0.0
         self._window = (now_s, 0.0)
@@ -62,6 +63,8 @@ class SimGpu:
 
     @property
     def power_w(self) -> float:
+        if not self.has_power:
+            return 0.0
         return math.fsum(own.power_w for own in self.held.values()) + self.params.idle_w * self.free_part
 
     @property

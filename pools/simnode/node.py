@@ -18,6 +18,7 @@ from .engine.side_channel import KvLinks, KvNetwork
 from .engine.sim_engine import SimInstance
 from .gpu_group import misfit
 from .gpus import GpuBank, SimGpu
+from .machine import BOOT_S, Machine
 from .truth import Truth, Truths
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class SimNode:
         self, bank: GpuBank, transition_speedup: float, links: KvLinks | None = None, truth: Truth | None = None
     ) -> None:
         self._bank = bank
+        self.machine = Machine(BOOT_S / transition_speedup)
         self._speedup = transition_speedup
         self._truths = Truths(truth)
         self._network = KvNetwork(links or KvLinks(), lambda engine_id: engine_id in self._instances)
@@ -107,6 +109,29 @@ class SimNode:
         if unknown:
             raise BadOrder(f"this node has no GPU {', '.join(unknown)}")
         return [self._bank.gpus[uuid] for uuid in uuids]
+
+    # -- power -------------------------------------------------------------------------------------
+
+    async def switch_off(self) -> None:
+        """Ends all engines at once, as a machine does that is switched off. Off, it draws nothing."""
+        if self.machine.on:
+            self.machine.switch_off()
+            logger.info("the machine is switched off")
+            self._failed.clear()
+            await asyncio.gather(*(self.stop(uid) for uid in list(self._instances)))
+            self._give_power(False)
+
+    def switch_on(self) -> None:
+        """Begins to start the machine; it draws its idle power from now on."""
+        if not self.machine.on:
+            self.machine.switch_on()
+            logger.info("the machine is switched on")
+            self._give_power(True)
+
+    def _give_power(self, has_power: bool) -> None:
+        self.advance()
+        for gpu in self._bank.gpus.values():
+            gpu.has_power = has_power
 
     # -- instances ---------------------------------------------------------------------------------
 

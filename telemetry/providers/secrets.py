@@ -60,8 +60,8 @@ def gather(environment: Mapping[str, str], file: Path | None) -> dict[str, Secre
     return {name: Secret(text) for name, text in found.items()}
 
 
-def _read(file: Path) -> dict[str, str]:
-    """Reads lines `GREENSERVE_..=key`; empty ones and those that begin with # are passed over."""
+def private_text(file: Path) -> str:
+    """Returns the text of a file that its owner alone can read. Raises SecretsError."""
     try:
         # Opened first and looked at then: another file cannot be put in its place in between.
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as opened:
@@ -72,10 +72,15 @@ def _read(file: Path) -> dict[str, str]:
                 raise SecretsError(f"{file} can be read by others: chmod 600 {file}")
             if status.st_uid not in (os.geteuid(), 0):
                 raise SecretsError(f"{file} belongs to somebody else: chown it to the account that runs GreenServe")
-            text = opened.read(LARGEST_FILE)
+            return opened.read(LARGEST_FILE)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is no text"
         raise SecretsError(f"{file}: {reason}") from None
+
+
+def _read(file: Path) -> dict[str, str]:
+    """Reads lines `GREENSERVE_..=key`; empty ones and those that begin with # are passed over."""
+    text = private_text(file)
     found = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -8,7 +8,15 @@ from urllib.parse import quote
 
 import msgspec
 
-from core.ports import EngineLimits, GpuReading, InstanceSpec, InstanceStatus, PermanentError, RetryableError
+from core.ports import (
+    AdapterError,
+    EngineLimits,
+    GpuReading,
+    InstanceSpec,
+    InstanceStatus,
+    PermanentError,
+    RetryableError,
+)
 
 from ..http_client import HttpClient
 
@@ -22,6 +30,23 @@ def _decode(data: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
         raise RetryableError(f"the simulated node gave an answer that cannot be read: {error}") from error
+
+
+class _Power(msgspec.Struct):
+    runs: bool
+
+
+class SimMachine:
+    """The machine that the agent would run on. Where nothing answers it counts as running: the agent says the fault."""
+
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+
+    def runs(self) -> bool:
+        try:
+            return _decode(self._client.call("GET", "/power"), _Power).runs
+        except AdapterError:
+            return True
 
 
 class SimGpuMeter:
