@@ -59,6 +59,10 @@ class Growth:
 
     def _room(self, n: int) -> tuple[tuple[str, Mode], ...]:
         mode = self._placer.fewest(n)
+        had = sum(replica.spec.gpu_share * replica.spec.tp for replica in self._replicas if replica.slot.service == n)
+        most = self._placer.needs[n].share.max_gpus
+        if most is not None and had + mode.tp > most:
+            return ()
         sites = {site for (site, _), free in self._free().items() if len(free) >= mode.tp}
         return tuple((site, mode) for site in sorted(sites) if self._placer.offers(n, site, mode))
 

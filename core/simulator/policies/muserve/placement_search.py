@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from core.algorithms.fleet.gpu_parts import EQUAL, Share
 from core.simulator.kernel import kernel
 from core.simulator.kernel.driver import simulate
 from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, Load, PoolSpec, load
@@ -26,11 +27,12 @@ _BELOW_ALL = 1.0 - 1e-9  # what a placement attains at most that leaves a servic
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """A service's requests, all its cells together."""
+    """A service's requests, all its cells together, and what its operator says of its part of the GPUs."""
 
     rps: float
     prompt_tokens: float
     output_tokens: float
+    share: Share = EQUAL
 
 
 def cell_loads(world: World, service: ServiceInfo) -> dict[int, CellLoad]:
@@ -55,6 +57,7 @@ def needs(world: World, service: ServiceInfo) -> Needs:
         rps,
         sum(item.rps * item.prompt_tokens for item in own) / rps,
         sum(item.rps * item.output_tokens for item in own) / rps,
+        service.share,
     )
 
 
@@ -65,6 +68,7 @@ class Guide:
         self._goal = goal
         self._services = len(world.services)
         self._names = [service.name for service in world.services]
+        self._weight = np.array([service.share.weight for service in world.services])
         self._service_of = np.zeros(world.cells, np.int64)
         self._limits = np.full((world.cells, 3), np.inf)
         for n, service in enumerate(world.services):
@@ -77,8 +81,8 @@ class Guide:
         self._total = np.bincount(self._service_of[self._load.cell], minlength=self._services)
 
     def attainment(self, replicas: Sequence[tuple[int, InstanceSpec]]) -> float:
-        """Returns the share of requests in time when (service, instance) serve them; of a service without any, all are
-        late.
+        """Returns the share of requests in time when (service, instance) serve them, each counted by the weight of its
+        service; of a service without any instance, all are late.
 
         1 when every service reaches the goal.
         """
@@ -100,7 +104,7 @@ class Guide:
         kept = np.bincount(self._service_of[rows["cell"][self._in_time(rows)]], minlength=self._services)
         if (kept >= self._goal * self._total).all():
             return 1.0
-        return min(float(kept.sum() / self._total.sum()), _BELOW_ALL)
+        return min(float((kept * self._weight).sum() / (self._total * self._weight).sum()), _BELOW_ALL)
 
     def _in_time(self, rows: NDArray[np.void]) -> NDArray[np.bool_]:
         gaps = np.maximum(1, rows["output"] - 1)

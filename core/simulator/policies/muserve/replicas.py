@@ -1,7 +1,7 @@
 """Replicas of models on shared devices: the part of a device that each has, its KV cache, and how sensitive it is.
 
-A device is a GPU, and models on it share it: each has a fixed part of its compute and bandwidth (`gpu_share`), what it
-needs and an equal part of the rest, and all have one clock. AlpaServe's own runtime interleaves models in time, which
+A device is a GPU, and models on it share it: each has a fixed part of its compute and bandwidth (`gpu_share`, see
+`device_parts`), and all have one clock. AlpaServe's own runtime interleaves models in time, which
 is kinder to a model whose neighbours have nothing to do.
 """
 
@@ -17,6 +17,7 @@ from core.engine.steady_state import batch_point, largest_batch
 from core.observations.clock_given import latency_weights, mean_iteration
 from core.observations.mode_profile import Lengths
 from core.simulator.kernel.simulated import InstanceSpec
+from core.simulator.policies.muserve.device_parts import claim, parts
 from core.simulator.policies.muserve.placement_search import Needs
 
 _LEAST_REQUESTS = 8  # of mean lengths, that a model's KV cache is to hold
@@ -68,7 +69,11 @@ def sized(slots: Sequence[Slot], needs: Sequence[Needs], device_bytes: float) ->
     for k, slot in enumerate(slots):
         for device in slot.devices:
             on[device].append(k)
-    given = {device: dict(zip(own, parts([use[k] for k in own]), strict=True)) for device, own in on.items()}
+    gpus = Counter[int]()
+    for slot in slots:
+        gpus[slot.service] += len(slot.devices)
+    claims = [claim(use[k], needs[slot.service].share, gpus[slot.service]) for k, slot in enumerate(slots)]
+    given = {device: dict(zip(own, parts([claims[k] for k in own]), strict=True)) for device, own in on.items()}
     free = {device: device_bytes * (1.0 + 1e-9) - sum(least_bytes[k] for k in own) for device, own in on.items()}
     if min(free.values(), default=0.0) < 0.0:
         return None
@@ -92,15 +97,6 @@ def sized(slots: Sequence[Slot], needs: Sequence[Needs], device_bytes: float) ->
         )
         found.append(Replica(slot, spec, need.rps / count[slot.service]))
     return found
-
-
-def parts(use: Sequence[float]) -> list[float]:
-    """Returns the parts of one device: what each needs and an equal part of the rest; in proportion where there is
-    none."""
-    total = sum(use)
-    if total >= 1.0:
-        return [own / total for own in use]
-    return [own + (1.0 - total) / len(use) for own in use]
 
 
 def _use(spec: InstanceSpec, need: Needs, replicas: int) -> float:

@@ -17,7 +17,7 @@ from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, PoolSpec, S
 from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, build
 from core.simulator.policies.muserve import MuServeConfig
 from core.simulator.policies.muserve.device_placement import Placer
-from core.simulator.policies.muserve.replicas import Slot, clock_domains, parts
+from core.simulator.policies.muserve.replicas import Slot, clock_domains
 from core.simulator.policies.policy_registry import read_policy
 from core.simulator.policies.view_observations import first_view
 from core.types import Limits
@@ -277,11 +277,6 @@ def test_domains_join_devices_that_a_third_replica_spans():
         Slot(0, ("c",), template),
     ]
     assert clock_domains(slots) == ((0, 1, 2), (3,))
-
-
-def test_parts_of_a_device_are_what_each_needs_and_an_equal_part_of_the_rest():
-    assert parts([0.2, 0.4]) == pytest.approx([0.4, 0.6])
-    assert parts([1.0, 3.0]) == pytest.approx([0.25, 0.75])
 
 
 def test_two_halves_of_a_gpu_draw_what_a_whole_one_does():
