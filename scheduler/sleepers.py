@@ -24,7 +24,8 @@ class Sleep:
 
     `since`: when that began; None: before anybody looked. `why`: what the decision said; empty: nobody decided it.
     `short`: requests wait for it, and others have its GPUs. `wake_s`, `wake_j`: to its first iteration; None: unknown.
-    `measured`: they are of its own starts, not of published ones. `woken`: how often it woke in the last 24 h.
+    `measured`: they are of its own starts, or wakings from vLLM's level 1 (`by_level`), not of published ones. `woken`:
+    how often it woke in the last 24 h.
     """
 
     asleep: bool
@@ -35,6 +36,7 @@ class Sleep:
     wake_s: float | None
     wake_j: float | None
     measured: bool
+    by_level: bool
     woken: int
 
 
@@ -56,6 +58,7 @@ def of(service: Service, now: datetime) -> Sleep | None:
         None if costs is None else costs.wake_s,
         None if costs is None else costs.wake_j,
         costs is not None and costs.measured,
+        state.on_gpus,
         wakes.filter(at__gt=now - DAY).count(),
     )
 

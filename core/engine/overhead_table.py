@@ -16,6 +16,11 @@ def start_key(model: str, gpu: str, tp: int, *, warm: bool) -> str:
     return f"{'warm' if warm else 'cold'} start of {model} on {gpu}/TP{tp}"
 
 
+def wake_key(model: str, gpu: str, tp: int) -> str:
+    """Returns the table's key of waking from vLLM's level 1."""
+    return f"waking of {model} on {gpu}/TP{tp}"
+
+
 def reshard_key(model: str, gpu: str, source: Sequence[int], target: Sequence[int]) -> str:
     """Returns the table's key of a re-shard; the order of TP degrees in a layout does not count."""
     layouts = ("+".join(f"TP{tp}" for tp in sorted(layout)) for layout in (source, target))

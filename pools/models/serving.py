@@ -290,6 +290,8 @@ class Instance(models.Model):
         choices=Start,
         help_text="Warm: the weights were on the node. Cold: they had to be fetched. Empty: not known.",
     )
+    wake_asked_at = models.DateTimeField(null=True, blank=True, help_text="When it was last asked to wake from sleep.")
+    woken_at = models.DateTimeField(null=True, blank=True, help_text="When it was ready after that; null: not yet.")
     stopped_at = models.DateTimeField(null=True, blank=True)
     decision_id = models.BigIntegerField(null=True, blank=True, help_text="The decision that started it.")
     replaces = models.JSONField(

@@ -22,16 +22,16 @@ KIND = "sleep"  # of the ControllerState
 class SleepState:
     """The state of a service: it sleeps or is awake since `since_s`; at `seen_s` requests of it were last seen open.
 
-    `short`: requests wait for it, and there are no GPUs for it to wake on. `starts_s`: seconds that starts took in each
-    mode, by its name, as measured until it last fell asleep or woke. `kind`: the knob `sleep` of its policy. Times are
-    Unix seconds.
+    `short`: requests wait for it, and there are no GPUs for it to wake on. `wakings_s`: seconds that waking took in
+    each mode, by its name, as measured until it last fell asleep or woke. `kind`: the knob `sleep` of its policy. Times
+    are Unix seconds.
     """
 
     asleep: bool = False
     since_s: float = 0.0
     seen_s: float = 0.0
     short: bool = False
-    starts_s: Mapping[str, float] = field(default_factory=dict)
+    wakings_s: Mapping[str, float] = field(default_factory=dict)
     kind: str = OFF
 
     @property
@@ -55,7 +55,7 @@ class SleepState:
         return self.claims or self.short
 
     def as_json(self) -> dict[str, Any]:
-        times = {"since_s": self.since_s, "seen_s": self.seen_s, "starts_s": dict(self.starts_s)}
+        times = {"since_s": self.since_s, "seen_s": self.seen_s, "wakings_s": {self.kind: dict(self.wakings_s)}}
         return {"asleep": self.asleep, "short": self.short, **times}
 
 
@@ -85,12 +85,12 @@ def of_all(services: Collection[Service]) -> dict[int, SleepState]:
 
 
 def _read(value: dict[str, Any], kind: str) -> SleepState:
-    """Reads a state as `as_json` wrote it."""
+    """Reads a state as `as_json` wrote it. What waking took by the other kind is not known of this one."""
     return SleepState(
         value.get("asleep", False),
         value.get("since_s", 0.0),
         value.get("seen_s", 0.0),
         value.get("short", False),
-        value.get("starts_s", {}),
+        value.get("wakings_s", {}).get(kind, {}),
         kind,
     )

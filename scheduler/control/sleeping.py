@@ -22,7 +22,7 @@ from django.utils import timezone
 from core.controllers.fleet import sleep
 from core.controllers.fleet.sleep import Place, SleepConfig, Sleeper, SleepObservation
 from core.engine.engine_params import UnknownConfiguration
-from core.engine.overhead_table import start_key
+from core.engine.overhead_table import start_key, wake_key
 from core.observations import asking
 from core.observations.demand.class_arrivals import STRETCH_S
 from core.observations.fleet import sleep_given
@@ -163,7 +163,7 @@ def _waking(
             idle_s=policy.tuning.sleep.idle_s,
             at_top=policy.knobs.clock == "fixed",
             keeps_gpus=state.on_gpus,
-            starts_s={Mode.parse(name): took_s for name, took_s in state.starts_s.items()},
+            measured_s={Mode.parse(name): took_s for name, took_s in state.wakings_s.items()},
         )
     except UnknownConfiguration as error:
         log.warning("%s stays awake: what it costs to wake is not known: %s", service.name, error)
@@ -218,7 +218,7 @@ def _rows(services: Collection[Service], now: datetime) -> dict[int, ControllerS
     for own in services:
         if own.pk not in rows:
             state = sleep_states.of(own)
-            value = replace(state, since_s=now.timestamp(), starts_s=_starts_s(own, now)).as_json()
+            value = replace(state, since_s=now.timestamp(), wakings_s=_wakings_s(own, state.kind, now)).as_json()
             rows[own.pk], _ = ControllerState.objects.get_or_create(kind=KIND, service=own, defaults={"value": value})
     return rows
 
@@ -246,12 +246,19 @@ def _starting(services: Collection[Service]) -> set[int]:
     return set(rows.values_list("pool__service", flat=True))
 
 
-def _starts_s(service: Service, now: datetime) -> dict[str, float]:
-    """Returns the seconds that starts of a service took in each mode, by its name, where that was measured."""
+def _wakings_s(service: Service, kind: str, now: datetime) -> dict[str, float]:
+    """Returns the seconds that waking a service took in each mode, by its name, where that was measured: from vLLM's
+    level 1, or by a start.
+    """
     model, known = service.model_card.engine_model_name, measured_overheads.table(service, now)
     modes = {mode for _, mode in _workers([service])[service.pk]}
-    found = ((mode.name, known.get(start_key(model, mode.gpu, mode.tp, warm=True), 0.0)) for mode in modes)
-    return {name: took_s for name, took_s in found if took_s}
+    keys = {
+        mode.name: wake_key(model, mode.gpu, mode.tp)
+        if kind == sleep_given.LEVEL
+        else start_key(model, mode.gpu, mode.tp, warm=True)
+        for mode in modes
+    }
+    return {name: known.seconds[key] for name, key in keys.items() if key in known.seconds}
 
 
 # -- a change ----------------------------------------------------------------------------------------
@@ -268,8 +275,9 @@ def _change(
     """Puts the service to sleep, or wakes it, with its decision. Returns the nodes to nudge."""
     context = turn_context.resolve(own.service, now, reporting)
     effects = sleep.of_service(effects, own.service.name)
-    starts_s = _starts_s(own.service, now)
-    value = SleepState(asleep, now.timestamp(), own.state.seen_s, starts_s=starts_s).as_json()
+    kind = own.state.kind
+    wakings_s = _wakings_s(own.service, kind, now)
+    value = SleepState(asleep, now.timestamp(), own.state.seen_s, wakings_s=wakings_s, kind=kind).as_json()
     index = -round(1000 * now.timestamp())
     started_at = timezone.now()
     try:

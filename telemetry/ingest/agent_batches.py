@@ -242,7 +242,10 @@ class SampleWriter:
                 "detail": row.detail.replace("\0", "")[:300],
             }
             live = Instance.objects.filter(pk=instance_id).exclude(state=Instance.State.STOPPED)
-            live.exclude(**fields).update(**fields)
+            changed = live.exclude(**fields).update(**fields)
+            if changed and row.state == Instance.State.READY:
+                waking = live.filter(wake_asked_at__lte=_moment(row.at_s), woken_at__isnull=True)
+                waking.update(woken_at=_moment(row.at_s))
             if row.state in (Instance.State.READY, Instance.State.SLEEPING):  # one of the warm pool serves later
                 first = live.filter(ready_at__isnull=True)
                 first.update(ready_at=_moment(row.at_s), start_kind=row.start if row.start in Instance.Start else "")

@@ -29,7 +29,7 @@ def sleeper(
     idle_s: float | None,
     at_top: bool,
     keeps_gpus: bool = False,
-    starts_s: Mapping[Mode, float] = MappingProxyType({}),
+    measured_s: Mapping[Mode, float] = MappingProxyType({}),
 ) -> Sleeper:
     """Returns a service as the controller sees it.
 
@@ -41,14 +41,13 @@ def sleeper(
         kind: `stop`: a start, with the weights on the machine's disk; `level`: from vLLM's level 1.
         workers: Its instances while it is awake, by (site, mode).
         keeps_gpus: Nobody else has its GPUs while it sleeps, so that it makes no room and needs none.
-        starts_s: Of its modes, seconds that starts took where that was measured; the others are as published.
+        measured_s: Of its modes, seconds that waking took where that was measured; the others are as published.
         at_top: Awake and idle, its GPUs are at the top clock; else a clock rule has them at their lowest.
 
     Raises:
         UnknownConfiguration: The model or a GPU type is not known.
     """
     gpus: Counter[Place] = Counter()
-    measured_s = {} if kind == LEVEL else starts_s
     longest_s = wake_j = saved_w = 0.0
     for (site, mode), count in workers.items():
         own, here = gpu(mode.gpu), count * mode.tp

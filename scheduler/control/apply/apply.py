@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from django.db.models import F
+from django.utils import timezone
 
 from core.controllers.fleet.explain import gpus_of
 from core.engine.gpu_slices import sliced
@@ -149,6 +150,8 @@ def _keep_warm(service: Service, kept: warm_pool.Kept) -> list[int]:
     for wish, ids in ((Desired.SLEEPING, kept.asleep), (Desired.RUNNING, kept.woken)):
         rows = Instance.objects.filter(pk__in=ids).exclude(desired=wish)
         changed += rows.values_list("node_id", flat=True)
+        if wish == Desired.RUNNING:
+            rows.filter(state=Instance.State.SLEEPING).update(wake_asked_at=timezone.now(), woken_at=None)
         rows.update(desired=wish)
     for start in kept.starts:
         _start(service, start, None, Desired.SLEEPING)

@@ -2,8 +2,8 @@
 
 A start is from the decision to the first answer of the engine (`Instance.created_at` to `ready_at`, which its agent
 says once a completion has come). It is cold where the weights had to be fetched, which is then included. A start of
-which nobody knows counts as warm. A re-shard is from the decision to the last of its instances. Wake-ups are not
-measured: no row has when one was asked for.
+which nobody knows counts as warm. A re-shard is from the decision to the last of its instances. Waking is from when it
+was asked for to ready (`Instance.wake_asked_at` to `woken_at`); of each instance the last time counts.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db.models import QuerySet
 
-from core.engine.overhead_table import OverheadTable, reshard_key, start_key
+from core.engine.engine_params import UnknownConfiguration
+from core.engine.overhead_table import OverheadTable, reshard_key, start_key, wake_key
 from core.engine.overheads import Overheads, SleepSteps, StartSteps
-from core.observations.fleet import dynamo_given
+from core.observations.fleet import dynamo_given, sleep_given
 from core.types import Loop, Mode
 from pools.models import Instance, Service
 from scheduler.control.turn_context import TurnContext
@@ -52,17 +53,23 @@ class Row:
 
 def table(service: Service, now: datetime) -> OverheadTable:
     """Returns the seconds that plans assume for each kind of change, as measured, by the engine model's names."""
-    return _table([*_starts(_of(service, now), shown=False), *_reshards(service, now, shown=False)])
+    return _table(_changes(service, now, shown=False))
+
+
+def _changes(service: Service, now: datetime, *, shown: bool) -> list[Change]:
+    """Returns all that were made, the oldest of each kind first. `shown`: with the model's name for people."""
+    found = (_starts(_of(service, now), shown=shown), _wakings(service, now, shown=shown))
+    return [*found[0], *found[1], *_reshards(service, now, shown=shown)]
 
 
 def rows(services: Sequence[Service], now: datetime) -> list[Row]:
     """Returns the rows that are shown, by kind of change.
 
-    Starts of all services count together. It takes two queries for each service, and more for re-shards.
+    Starts of all services count together. It takes three queries for each service, and more for re-shards.
     """
     found: dict[str, list[Change]] = {}
     for service in services:
-        for change in (*_starts(_of(service, now), shown=True), *_reshards(service, now, shown=True)):
+        for change in _changes(service, now, shown=True):
             found.setdefault(change.key, []).append(change)
     return [_row(key, sorted(changes, key=lambda one: one.at)) for key, changes in sorted(found.items())]
 
@@ -123,6 +130,24 @@ def _starts(ready: QuerySet[Instance], *, shown: bool) -> Iterator[Change]:
             key = start_key(name, instance.gpu_type, instance.tp, warm=warm)
             took_s = max(0.0, (instance.ready_at - instance.created_at).total_seconds())
             yield Change(key, took_s, instance.ready_at, published_start_s(card.engine_model_name, warm=warm))
+
+
+def _wakings(service: Service, now: datetime, *, shown: bool) -> Iterator[Change]:
+    woken = Instance.objects.filter(pool__service=service, woken_at__gte=now - MEASURED_FOR).order_by("-woken_at")
+    newest, overheads = woken.select_related("model_card")[:_MEASURED_AT_MOST], published()
+    for instance in reversed(newest):
+        if instance.woken_at is not None and instance.wake_asked_at is not None:
+            model = instance.model_card.engine_model_name
+            key = wake_key(instance.model_card.name if shown else model, instance.gpu_type, instance.tp)
+            took_s = max(0.0, (instance.woken_at - instance.wake_asked_at).total_seconds())
+            yield Change(key, took_s, instance.woken_at, _published_waking_s(overheads, model, instance.tp))
+
+
+def _published_waking_s(overheads: Overheads, model: str, tp: int) -> float | None:
+    try:
+        return sleep_given.waking_s(sleep_given.LEVEL, overheads, model, tp)
+    except UnknownConfiguration:
+        return None
 
 
 def _reshards(service: Service, now: datetime, *, shown: bool) -> Iterator[Change]:

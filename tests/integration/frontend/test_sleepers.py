@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from html import unescape
 
@@ -76,9 +77,13 @@ def test_page_of_a_service_says_why_it_sleeps_and_what_waking_takes(client: Clie
 
 
 def test_page_says_where_the_time_to_wake_is_of_own_starts(client: Client, since: datetime) -> None:
-    state = SleepState(asleep=True, since_s=since.timestamp(), starts_s={"A100-80GB/TP4": 2.5})
+    state = SleepState(asleep=True, since_s=since.timestamp(), wakings_s={"A100-80GB/TP4": 2.5}, kind="stop")
     ControllerState.objects.filter(kind=KIND).update(value=state.as_json())
     assert "Waking takes 2.5 s and 810 J, as its starts of the last week took" in text(client, f"/services/{NAME}/")
+    service_policy.change(Service.objects.get(), "greenserve", {"sleep": "level"})
+    assert "as published" in text(client, f"/services/{NAME}/"), "what starts took says nothing of level 1"
+    ControllerState.objects.filter(kind=KIND).update(value=replace(state, kind="level").as_json())
+    assert "Waking takes 2.5 s and 810 J, as its wakings of the last week took" in text(client, f"/services/{NAME}/")
 
 
 def test_pages_say_nothing_of_sleep_where_the_policy_has_nobody_sleep(client: Client, since: datetime) -> None:

@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from core.engine.overhead_table import start_key
+from core.engine.overhead_table import start_key, wake_key
 from pools.models import Instance, Node, Service
 from scheduler.control.snapshot import measured_overheads
 from tests.fakes.house import start_instance
@@ -76,3 +76,20 @@ def test_cold_start_is_a_row_of_its_own_and_leaves_warm_ones_alone(service):
     assert cold.published_s > warm.published_s
     key = start_key("Llama3-70B", "A100-80GB", 4, warm=False)
     assert measured_overheads.table(service, now).get(key, 1.0) == pytest.approx(400.0)
+
+
+def test_waking_is_a_row_of_its_own_by_the_last_time_that_each_instance_woke(service):
+    pool, now = service.pools.first(), timezone.now()
+    for took_s, ago_s in ((0.5, 300.0), (1.5, 100.0)):
+        woken_at = now - timedelta(seconds=ago_s)
+        made = start_instance(pool, Node.objects.get(name="loc1-a100"), tp=4, state="ready")
+        made.gpu_holds.all().delete()
+        times = {"wake_asked_at": woken_at - timedelta(seconds=took_s), "woken_at": woken_at}
+        Instance.objects.filter(pk=made.pk).update(**times)
+    (row,) = measured_overheads.rows([service], now)
+    assert row.change == wake_key("Llama3-70B", "A100-80GB", 4)
+    assert (row.count, row.mean_s) == (2, pytest.approx(0.8))  # 0.5, then 0.3 x 1 s more
+    assert row.published_s == pytest.approx(0.1, abs=0.1), "at 30 times the speed"
+    Instance.objects.filter(pk=made.pk).update(wake_asked_at=now, woken_at=None)
+    (row,) = measured_overheads.rows([service], now)
+    assert row.count == 1, "it is asleep again, or not up yet"

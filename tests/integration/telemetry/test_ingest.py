@@ -4,6 +4,7 @@ import math
 import struct
 import threading
 import time
+from datetime import UTC, datetime
 
 import msgspec
 import psycopg
@@ -95,6 +96,23 @@ def test_rows_are_stored_and_the_stream_is_emptied_when_batches_arrive(ingester,
     assert instance.ready_at is not None
     assert instance.start_kind == "cold"
     assert backlog(redis_client) == 0
+
+
+def test_waking_is_over_when_the_agent_says_ready_for_the_first_time_since_it_was_asked(
+    ingester, instance, redis_client
+):
+    now, uid = math.floor(time.time()), str(instance.uid)
+    for number, (at_s, state) in enumerate([(now - 9, "ready"), (now - 8, "sleeping")], start=1):
+        send(redis_client, wire.BATCH_STREAM, batch(number, [], [instance_row(uid, at_s, state)]))
+        drain(ingester)
+    instance.refresh_from_db()
+    assert instance.woken_at is None, "nobody asked it to wake"
+    Instance.objects.filter(pk=instance.pk).update(wake_asked_at=datetime.fromtimestamp(now - 5, UTC))
+    for number, (at_s, state) in enumerate([(now - 4, "starting"), (now - 3, "ready"), (now - 2, "ready")], start=3):
+        send(redis_client, wire.BATCH_STREAM, batch(number, [], [instance_row(uid, at_s, state)]))
+        drain(ingester)
+    instance.refresh_from_db()
+    assert (instance.woken_at - instance.wake_asked_at).total_seconds() == 2.0
 
 
 def test_nodes_own_stream_is_read_from_when_the_node_is_there(ingester, instance, redis_client):
