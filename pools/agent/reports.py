@@ -39,7 +39,7 @@ class NodeReport(Protocol):
 SILENT_S = 5.0  # a runtime that has not answered for so long is taken for lost
 # A GPU's row names one engine: the one whose state is first here, of several one that has requests. The ledger divides
 # what a GPU draws among the engines that have slices of it.
-_RANK = {"ready": 0, "sleeping": 1, "draining": 2, "starting": 3}
+_RANK = {"ready": 0, "draining": 1, "starting": 2, "sleeping": 3}  # others may have the GPUs of one that sleeps
 
 
 @dataclass(slots=True)
@@ -78,6 +78,8 @@ def instance_state(
     reading = view.engines.get(item.uid)
     gpus = [known_gpus[uuid] for uuid in item.gpu_uuids if uuid in known_gpus]
     powers = [gpu.power_w for gpu in gpus if gpu.power_w is not None] if view.gpus else []
+    if status is not None and status.state == "sleeping" and _others_on(item, view):
+        powers = []  # it is theirs
     if status is not None:
         leaving = item.state in ("draining", "sleeping") and status.state == "ready"  # gateways know before the engine
         state, detail = item.state if leaving else status.state, status.detail
@@ -119,6 +121,12 @@ def instance_state(
         paths=None if status is None or status.paths is None else list(status.paths),
         adapters=[] if status is None else list(status.adapters),
     )
+
+
+def _others_on(item: DesiredInstance, view: View) -> bool:
+    """Says whether others that are awake are on the GPUs of an instance."""
+    awake = (one for one in view.statuses or () if one.uid != item.uid and one.state not in ("sleeping", "failed"))
+    return any(not set(item.gpu_uuids).isdisjoint(one.gpu_uuids) for one in awake)
 
 
 def unreachable(state: InstanceState, silent_s: float) -> InstanceState:

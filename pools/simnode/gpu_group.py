@@ -20,7 +20,8 @@ class GpuGroup:
     def __init__(self, gpus: Sequence[SimGpu], model: EngineModel) -> None:
         self._gpus = tuple(gpus)
         self._params = gpu(model.gpu)  # a slice's own, where that is what it has
-        self._uid = ""
+        self._uid, self._slices = "", 1
+        self._on_clock: Callable[[float], None] = self.idle
         self.model = model  # another one counts from the next draw on
         self._idle_w: Callable[[], float] = self._loading_w
 
@@ -35,12 +36,16 @@ class GpuGroup:
 
     def idle(self, at_s: float) -> None:
         for device in self._gpus:
-            device.draw(self._uid, at_s, self._idle_w())
+            if self._uid in device.held:  # not while its engine sleeps
+                device.draw(self._uid, at_s, self._idle_w())
 
     def allocate(self, uid: str, at_s: float, on_clock: Callable[[float], None], slices: int = 1) -> None:
-        self._uid = uid
+        self._uid, self._on_clock, self._slices = uid, on_clock, slices
+        self._hold(at_s)
+
+    def _hold(self, at_s: float) -> None:
         for device in self._gpus:
-            device.hold(uid, at_s, on_clock, slices)
+            device.hold(self._uid, at_s, self._on_clock, self._slices)
 
     def move_weights(self, at_s: float) -> None:
         """Weights come or go. Modelled as a loaded GPU at its top clock: no measurement of it is published."""
@@ -50,8 +55,16 @@ class GpuGroup:
         self._become(at_s, self._loaded_w, loaded=True)
 
     def sleep(self, at_s: float) -> None:
-        """Removes what is in their memory; they stay allocated to the instance."""
-        self._become(at_s, lambda: self._params.idle_w, loaded=False)
+        """Removes what is in their memory, which others may have until `wake`."""
+        self.release(at_s)
+
+    def wake(self, at_s: float) -> str:
+        """Takes their memory again. Returns who has it, where it is not free; empty: it was."""
+        mine = [device for device in self._gpus if self._uid in device.held]
+        full = [device for device in self._gpus if device not in mine and device.full_for(self._slices)]
+        if not full and not mine:
+            self._hold(at_s)
+        return ", ".join(f"{device.uuid} is allocated to instance {', '.join(device.held)}" for device in full)
 
     def release(self, at_s: float) -> None:
         for device in self._gpus:

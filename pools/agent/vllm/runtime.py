@@ -100,7 +100,9 @@ class VllmRuntime:
         engine.sleep(level)
 
     def wake(self, uid: str) -> None:
-        self._serving(uid).wake()
+        engine = self._serving(uid)
+        self._must_have_room(engine.spec)
+        engine.wake()
 
     # ----------------------------------------------------------------------------------------------
 
@@ -158,9 +160,13 @@ class VllmRuntime:
             raise RetryableError("the node's GPUs are not known yet")
         if unknown := [uuid for uuid in spec.gpu_uuids if uuid not in present]:
             raise PermanentError(f"this node has no GPU {', '.join(unknown)}")
+        self._must_have_room(spec)
+
+    def _must_have_room(self, spec: InstanceSpec) -> None:
+        """Raises RetryableError where others have the GPUs of an engine that is to start or to wake."""
         there: dict[str, list[str]] = {uuid: [] for uuid in spec.gpu_uuids}
         for status in self.list():
-            if status.uid in (spec.uid, spec.shadow_of) or status.state == "failed":
+            if status.uid in (spec.uid, spec.shadow_of) or status.state in ("failed", "sleeping"):
                 continue  # a shadow beside the one that it replaces was planned with the memory of both
             for uuid in set(status.gpu_uuids) & there.keys():
                 there[uuid].append(status.uid)

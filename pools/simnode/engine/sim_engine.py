@@ -122,9 +122,10 @@ class SimInstance:
             detail = f"requests left: {batcher.running + batcher.waiting}, kept for others: {len(batcher.cache.kept)}"
         elif self.state == "sleeping" and not detail:
             detail = f"sleeps at level {self.sleep_level}"
+        falling = self.state == "sleeping" and not self._stable.is_set()  # its GPUs' memory is not free yet
         return InstanceStatus(
             self.spec.uid,
-            self.state,
+            "starting" if falling else self.state,
             None if not self._address[1] else "http://{}:{}".format(*self._address),
             self.spec.gpu_uuids,
             self._started_at_s,
@@ -170,12 +171,15 @@ class SimInstance:
         self._settle()
 
     def wake_up(self, tags: Sequence[str] = ("weights", "kv_cache")) -> None:
-        """Begins to, or takes one step towards it; awake already is fine. Raises Busy."""
+        """Begins to, or takes one step towards it; awake already is fine. Raises Busy, also where others have its GPUs'
+        memory."""
         if self.state == "ready":
             return
         if self.state != "sleeping" or not self._stable.is_set():
             raise Busy("the engine is falling asleep" if self.state == "sleeping" else f"the engine is {self.state}")
         coming = self._to_wake & set(tags)
+        if coming and (taken := self._group.wake(time.monotonic())):
+            raise Busy(taken)
         self._to_wake -= coming
         if not self._to_wake:
             self.state = "starting"

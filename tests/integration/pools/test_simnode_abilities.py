@@ -309,6 +309,22 @@ async def test_running_request_ends_first_when_sleep_is_to_wait_for_it(node: Nod
     assert (await running)["usage"]["completion_tokens"] == 60
 
 
+async def test_engines_take_turns_on_a_gpu_when_all_but_one_sleep(node: Node) -> None:
+    for uid in ("a", "b"):
+        await node.start(uid, 0)
+        assert (await node.call("POST", f"/instances/{uid}/sleep", {}))[0] == 202
+        await node.until(lambda uid=uid: node.state(uid) == "sleeping")
+    assert (await node.call("POST", "/instances/a/wake"))[0] == 202
+    await node.until(lambda: node.state("a") == "ready")
+    status, answer = await node.call("POST", "/instances/b/wake")
+    assert status == 409
+    assert "SIM-one-0 is allocated to instance a" in str(answer)
+    assert (await node.call("POST", "/instances/a/sleep", {}))[0] == 202
+    await node.until(lambda: node.state("a") == "sleeping")
+    assert (await node.call("POST", "/instances/b/wake"))[0] == 202
+    await node.until(lambda: node.state("b") == "ready")
+
+
 async def test_change_is_refused_for_now_when_another_is_under_way(node: Node) -> None:
     spec = {"uid": "a", "model": MODEL, "engine": "vllm-v1", "max_model_len": 8192, "gpu_uuids": ["SIM-one-0"]}
     await node.call("POST", "/instances", spec)

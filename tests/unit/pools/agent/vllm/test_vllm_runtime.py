@@ -314,6 +314,22 @@ def test_engine_sleeps_and_wakes_when_it_may(node: Node) -> None:
     assert "fixed when it starts" in wait_until(runtime, "ready").detail
 
 
+def test_another_engine_has_the_gpu_while_one_sleeps_which_then_cannot_wake(node: Node) -> None:
+    runtime = node.agent(sleep=True)
+    runtime.start(spec())
+    wait_until(runtime, "ready")
+    runtime.sleep("engine")
+    wait_until(runtime, "sleeping")
+    runtime.start(spec("other"))
+    wait_until(runtime, "ready", "other")
+    with pytest.raises(RetryableError, match="G0 is allocated to instance other"):
+        runtime.wake("engine")
+    runtime.sleep("other")
+    wait_until(runtime, "sleeping", "other")
+    runtime.wake("engine")
+    wait_until(runtime, "ready")
+
+
 def test_chunk_is_an_argument_of_the_start_when_there_is_no_plug_in(node: Node) -> None:
     asked = replace(spec(), limits=EngineLimits(chunk_tokens=512, preempts_s=1.0, itl_limit_s=0.1))
     runtime = node.agent()

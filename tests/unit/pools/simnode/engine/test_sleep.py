@@ -96,12 +96,17 @@ def test_gpus_draw_what_their_memory_holds_when_weights_come_and_go() -> None:
     gpus = [SimGpu(f"G{n}", n, gpu("A100-80GB"), 0.0, 0.0) for n in range(2)]
     group = GpuGroup(gpus, model)
     group.allocate("i", 0.0, group.idle)
+
+    def woken(at_s: float) -> None:
+        assert group.wake(at_s) == ""
+        group.move_weights(at_s)
+
     a100 = gpu("A100-80GB")
     steps = [
         (0.0, group.move_weights, model.idle_gpu_watts(a100.f_max), False),
         (10.0, group.loaded, model.idle_gpu_watts(a100.f_max), True),
-        (20.0, group.sleep, a100.idle_w, False),
-        (50.0, group.move_weights, model.idle_gpu_watts(a100.f_max), False),
+        (20.0, group.sleep, a100.idle_w, None),
+        (50.0, woken, model.idle_gpu_watts(a100.f_max), False),
         (60.0, group.loaded, model.idle_gpu_watts(a100.f_max), True),
     ]
     energy_j, before_s = 0.0, 0.0
@@ -110,13 +115,20 @@ def test_gpus_draw_what_their_memory_holds_when_weights_come_and_go() -> None:
         step(at_s)
         before_s = at_s
         assert gpus[0].power_w == pytest.approx(power_w)
-        assert gpus[0].held["i"].loaded is loaded
+        assert (gpus[0].held["i"].loaded if gpus[0].held else None) is loaded
         assert gpus[1].energy_j == pytest.approx(energy_j)
     gpus[0].lock(600.0, 100.0, 65.0)
     assert gpus[0].power_w == pytest.approx(model.idle_gpu_watts(600.0))
     group.sleep(70.0)
     gpus[0].reset(75.0)  # the clock of a GPU with nothing in its memory
     assert gpus[0].power_w == a100.idle_w
+    other = GpuGroup(gpus[:1], engine_model(MODEL, "A100-80GB", 1))
+    other.allocate("other", 76.0, other.idle)
+    assert group.wake(77.0) == "G0 is allocated to instance other"
+    assert not gpus[1].held, "it takes all of its GPUs or none"
+    other.release(78.0)
+    assert group.wake(79.0) == ""
+    assert set(gpus[0].held) == set(gpus[1].held) == {"i"}
     group.release(80.0)
     assert not gpus[0].held
 
