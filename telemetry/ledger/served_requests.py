@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from django.db import connection
@@ -20,17 +20,25 @@ from telemetry.ledger.window_sources import LONGEST_REQUEST_S
 Ints = NDArray[np.int64]
 
 SERVED_SQL = """
-SELECT (extract(epoch FROM r.started_at) * 1000000)::bigint, r.request_id, r.service, r.tenant_id, r.pool_id,
-       coalesce(i.id, 0), coalesce(r.prompt_tokens, 0), coalesce(r.output_tokens, 0), coalesce(r.queue_s, 0.0),
-       coalesce(r.ttft_s, -1.0), coalesce(r.e2e_s, -1.0)
+SELECT (extract(epoch FROM r.started_at) * 1000000)::bigint, r.request_id, r.service, r.tenant_id,
+       coalesce(r.adapter, ''), r.pool_id, coalesce(i.id, 0), coalesce(r.prompt_tokens, 0),
+       coalesce(r.output_tokens, 0), coalesce(r.queue_s, 0.0), coalesce(r.ttft_s, -1.0), coalesce(r.e2e_s, -1.0)
 FROM telemetry_requestrecord r LEFT JOIN pools_instance i ON i.uid = r.instance_uid
 WHERE r.pool_id = ANY(%s) AND r.started_at >= %s AND r.started_at < %s ORDER BY r.started_at, r.request_id
 """
 
 
+class Whose(NamedTuple):
+    """Says what a line is about. `adapter` empty: the requests named the service itself."""
+
+    service: str
+    tenant_id: int | None
+    adapter: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Requests by column. `who` is each one's place in `whose`: (service, tenant); its first is nobody.
+    """Requests by column. `who` is each one's place in `whose`; its first is nobody.
 
     `requests`: how many each row stands for, which is 1 of all that are on record.
     """
@@ -40,7 +48,7 @@ class Served:
     started_us: Ints
     pool: Ints
     who: Ints
-    whose: Sequence[tuple[str, int | None]]
+    whose: Sequence[Whose]
     requests: Ints
     prompt_tokens: Ints
     output_tokens: Ints
@@ -53,10 +61,10 @@ def served(site: Site, start: datetime, end: datetime) -> Served:
     with connection.cursor() as cursor:
         cursor.execute(SERVED_SQL, [pools, since, end])
         rows: list[Any] = cursor.fetchall()
-    columns = list(zip(*rows, strict=True)) or [()] * 11
-    started_us, request_id, service, tenant, pool, instance, prompt, output, queue_s, ttft_s, e2e_s = columns
-    places: dict[tuple[str, int | None], int] = {("", None): 0}
-    who = _ints([places.setdefault(key, len(places)) for key in zip(service, tenant, strict=True)])
+    columns = list(zip(*rows, strict=True)) or [()] * 12
+    started_us, request_id, service, tenant, adapter, pool, instance, prompt, output, queue_s, ttft_s, e2e_s = columns
+    places = {Whose("", None): 0}
+    who = _ints([places.setdefault(key, len(places)) for key in map(Whose, service, tenant, adapter)])
     started, instances = _ints(started_us), _ints(instance)
     spans = _spans(started, instances, _ints(prompt), _ints(output), *(_micros(v) for v in (queue_s, ttft_s, e2e_s)))
     tokens = _ints(prompt), _ints(output)

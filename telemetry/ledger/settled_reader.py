@@ -34,6 +34,7 @@ WHERE s.site_id = %(site)s AND s.start_at >= %(start)s AND s.start_at < %(end)s 
   AND l.kind = 'serving'
 GROUP BY 1 HAVING sum(l.facility_uj) > 0 ORDER BY 1 NULLS LAST
 """
+# A request's line is its adapter's; in windows that were settled before lines said it, that of no adapter.
 SHARES_SQL = """
 SELECT sum(h.prefill_uj)::bigint, sum(h.decode_uj)::bigint, sum(h.gpu_us)::bigint,
        sum((h.prefill_uj + h.decode_uj) * l.carbon_ug::float8 / nullif(l.energy_uj - l.carbon_unknown_uj, 0)),
@@ -44,8 +45,12 @@ JOIN LATERAL (
     SELECT s.id, s.shares_id FROM telemetry_settlement s
     WHERE s.start_at = h.start_at AND s.site_id = %(site)s AND s.id <= %(version)s ORDER BY s.revision DESC LIMIT 1
 ) newest ON newest.shares_id = h.settlement_id
-LEFT JOIN telemetry_statementline l ON l.settlement_id = newest.id AND l.entry <> 'reversal' AND l.kind = 'serving'
-    AND l.pool_id = %(pool)s AND l.service = %(service)s AND l.tenant_id IS NOT DISTINCT FROM %(tenant)s
+LEFT JOIN LATERAL (
+    SELECT * FROM telemetry_statementline
+    WHERE settlement_id = newest.id AND entry <> 'reversal' AND kind = 'serving' AND pool_id = %(pool)s
+      AND service = %(service)s AND tenant_id IS NOT DISTINCT FROM %(tenant)s AND adapter IN (%(adapter)s, '')
+    ORDER BY adapter = %(adapter)s DESC LIMIT 1
+) l ON true
 WHERE h.started_at = %(started_at)s AND h.request_id = %(request)s
   AND h.start_at > %(started_at)s - interval '5 minutes'
   AND h.start_at <= %(started_at)s + interval '20 minutes'
@@ -87,6 +92,7 @@ def of_request(record: RequestRecord, as_of: int | None = None) -> RequestUse | 
             "pool": record.pool_id,
             "service": record.service,
             "tenant": record.tenant_id,
+            "adapter": record.adapter or "",
             "started_at": record.started_at,
             "request": record.request_id,
             "version": version() if as_of is None else as_of,

@@ -18,7 +18,7 @@ from core.units import US_PER_S, ug_per_uj
 from pools.models import Gpu, Site
 from telemetry.ledger import host_shares, rollup_carbon
 from telemetry.ledger.energy_entries import INTERVAL_S
-from telemetry.ledger.served_requests import Served
+from telemetry.ledger.served_requests import Served, Whose
 from telemetry.ledger.window_sources import INTERVALS, WINDOW_S, Basis
 from telemetry.storage import copying
 
@@ -30,7 +30,7 @@ SHARED = (
     *("rental_nano", "rental_unknown_us", "embodied_ug", "embodied_unknown_us", "host_uj", "host_known_uj"),
 )
 OWN = ("prefill_uj", "requests", "prompt_tokens", "output_tokens")
-NOBODY = 0  # the place of ("", None) among those whom lines are about
+NOBODY = 0  # the place of nobody among those whom lines are about
 
 ENTRIES_SQL = f"""
 SELECT gpu_id, start_at, array_position(ARRAY[{", ".join(f"'{kind}'" for kind in KINDS)}], kind::text)::bigint - 1,
@@ -54,6 +54,7 @@ class WindowLine:
     pool_id: int | None
     service: str
     tenant_id: int | None
+    adapter: str
     amounts: Mapping[str, int]
 
 
@@ -78,7 +79,7 @@ class SettledWindow:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Rows of lines to be, by column; `who` is the place of a (service, tenant)."""
+    """Rows of lines to be, by column; `who` is the place of a `Whose`."""
 
     window: Ints
     kind: Ints
@@ -220,7 +221,7 @@ def _hosts_alone(hosts: HostShares, numbers: Ints) -> _Part:
     return _Part(window[here], kind, np.zeros(count, dtype=np.int64), nobody, {"host_uj": hosts.alone_uj[here]})
 
 
-def _lines(parts: Sequence[_Part], whose: Sequence[tuple[str, int | None]]) -> dict[int, list[WindowLine]]:
+def _lines(parts: Sequence[_Part], whose: Sequence[Whose]) -> dict[int, list[WindowLine]]:
     """Lines by window, in the order of their keys: the same input gives the same lines."""
     keys = [np.concatenate([getattr(part, name) for part in parts]) for name in ("window", "kind", "pool", "who")]
     groups = Groups.by(*keys)
@@ -231,9 +232,8 @@ def _lines(parts: Sequence[_Part], whose: Sequence[tuple[str, int | None]]) -> d
     found: dict[int, list[WindowLine]] = {}
     rows = zip(*(groups.key(key).tolist() for key in keys), strict=True)
     for i, (window, kind, pool, who) in enumerate(rows):
-        service, tenant = whose[who]
         amounts = {name: values[i] for name, values in columns.items()}
-        found.setdefault(window, []).append(WindowLine(KINDS[kind].value, pool or None, service, tenant, amounts))
+        found.setdefault(window, []).append(WindowLine(KINDS[kind].value, pool or None, *whose[who], amounts))
     return found
 
 

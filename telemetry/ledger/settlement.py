@@ -40,10 +40,10 @@ AMOUNTS = tuple(
 CAUSES = ("energy", "host", "requests", "carbon", "pue", "tariff", "gpu_rates", "embodied")
 LINE_SQL = f"""
 INSERT INTO {StatementLine._meta.db_table}
-    (settlement_id, entry, kind, pool_id, service, tenant_id, {", ".join(AMOUNTS)})
+    (settlement_id, entry, kind, pool_id, service, tenant_id, adapter, {", ".join(AMOUNTS)})
 """
 REVERSE_SQL = f"""{LINE_SQL}
-SELECT %s, 'reversal', kind, pool_id, service, tenant_id, {", ".join(f"-{name}" for name in AMOUNTS)}
+SELECT %s, 'reversal', kind, pool_id, service, tenant_id, adapter, {", ".join(f"-{name}" for name in AMOUNTS)}
 FROM {StatementLine._meta.db_table} WHERE settlement_id = %s AND entry <> 'reversal'
 """
 
@@ -179,6 +179,7 @@ def _write_lines(made: Sequence[tuple[int, bool, SettledWindow]]) -> None:
             _numbers("pool_id", [line.pool_id for _, _, line in lines]),
             copying.words("service", [line.service for _, _, line in lines]),
             _numbers("tenant_id", [line.tenant_id for _, _, line in lines]),
+            copying.words("adapter", [line.adapter for _, _, line in lines]),
             *(
                 copying.Column(name, copying.BIGINT, np.array([line.amounts[name] for _, _, line in lines]))
                 for name in AMOUNTS

@@ -11,6 +11,8 @@ from django.db.models import F, Q
 
 from pools.models import Site
 
+OF_ADAPTER = "The LoRA adapter that the requests asked for; empty: none, or settled before lines said it."
+
 
 class Settlement(models.Model):
     """One site's window [start_at, end_at), settled for the first time or again (`revision` above 0).
@@ -72,7 +74,7 @@ class Amounts(models.Model):
 
 
 class StatementLine(Amounts):
-    """The amounts of one tenant's requests of a service in a pool in a settled window, or of nobody's.
+    """The amounts of one tenant's requests of a service or an adapter of it in a pool in a settled window, or nobody's.
 
     Whole units, so that lines add up exactly: microjoules at the GPUs' meters, microseconds of one GPU, micrograms,
     billionths of the currency. `host_uj` stands beside the GPUs' joules, and is known where `host_known_uj` is all of
@@ -97,11 +99,12 @@ class StatementLine(Amounts):
     tenant = models.ForeignKey(
         "pools.Tenant", on_delete=models.DO_NOTHING, db_constraint=False, null=True, related_name="+"
     )
+    adapter = models.CharField(max_length=100, blank=True, db_default="", help_text=OF_ADAPTER)
 
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["settlement", "entry", "kind", "pool", "service", "tenant"],
+                fields=["settlement", "entry", "kind", "pool", "service", "tenant", "adapter"],
                 nulls_distinct=False,
                 name="statement_line_once",
             ),
@@ -124,13 +127,14 @@ class StatementHour(Amounts):
     pool_id = models.BigIntegerField(null=True)
     service = models.CharField(max_length=100, blank=True)
     tenant_id = models.BigIntegerField(null=True)
+    adapter = models.CharField(max_length=100, blank=True, db_default="", help_text=OF_ADAPTER)
     currency = models.CharField(max_length=3)
     lines = models.IntegerField()
 
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["start_at", "site", "pool_id", "kind", "service", "tenant_id", "currency"],
+                fields=["start_at", "site", "pool_id", "kind", "service", "tenant_id", "adapter", "currency"],
                 nulls_distinct=False,
                 name="statement_hour_once",
             ),

@@ -1,8 +1,8 @@
 """The fully loaded bill: who bears a period's joules, emissions and money, shared parts included. Whole numbers.
 
-A bill has a line for each tenant, site, service and part. What nobody can be asked to bear is the operator's own line,
-so that the lines add up to the meters and to the money, with nothing left over (`Bill.left_over`). docs/reports.md has
-the three bases; `bill_sharing.py` applies them.
+A bill has a line for each tenant, site, service and part, and for each LoRA adapter of direct parts. What nobody can
+be asked to bear is the operator's own line, so that the lines add up to the meters and to the money, with nothing left
+over (`Bill.left_over`). docs/reports.md has the three bases; `bill_sharing.py` applies them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,16 @@ BASIS_WORDS = {
     "marginal": "By marginal cost: tenants bear the energy that their load adds; capacity is the operator's.",
 }
 OPERATOR = "(operator)"  # in words, of the tenant None
+NO_SERVICE, NO_ADAPTER = "(no service)", "(no adapter)"
 AMOUNT_NAMES = (*SUMMED, MARKET, MARKET_MISSING)  # what a line of the bill has of `Totals`
 
 
 @dataclass(frozen=True, slots=True)
 class BillLine:
-    """A line says what a tenant bears of a part at a site. `tenant` None: the operator; `service` None: of no pool."""
+    """A line says what a tenant bears of a part at a site.
+
+    `tenant` None: the operator; `service` None: of no pool; `adapter` None: of requests that named none, or shared.
+    """
 
     tenant: str | None
     site: str
@@ -42,11 +46,13 @@ class BillLine:
     part: str
     currency: str
     totals: Totals
+    adapter: str | None = None
 
     @property
-    def words(self) -> tuple[str, str, str, str]:
-        """Returns tenant, site, service and part as people read them."""
-        return self.tenant or OPERATOR, self.site, self.service or "(no service)", PART_WORDS[self.part]
+    def words(self) -> tuple[str, str, str, str, str]:
+        """Returns tenant, site, service, adapter and part as people read them."""
+        of = self.service or NO_SERVICE, self.adapter or NO_ADAPTER
+        return self.tenant or OPERATOR, self.site, *of, PART_WORDS[self.part]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +141,8 @@ def ordered(lines: Iterable[BillLine]) -> tuple[BillLine, ...]:
     """Returns lines in the one order that a bill has; what is nobody's comes last."""
 
     def place(line: BillLine) -> tuple[Any, ...]:
-        return *_nobody_last(line.tenant), line.site, *_nobody_last(line.service), PARTS.index(line.part), line.currency
+        part = PARTS.index(line.part), *_nobody_last(line.adapter)
+        return *_nobody_last(line.tenant), line.site, *_nobody_last(line.service), *part, line.currency
 
     return tuple(sorted(lines, key=place))
 

@@ -49,8 +49,8 @@ class BillSharing:
     basis: str
     services: Mapping[str, str]
     allocations: Mapping[str, Mapping[str, Fraction]]
-    _direct: dict[tuple[str, str | None, str | None, Tenant, str], Amounts] = field(default_factory=dict)
-    _borne: dict[tuple[Tenant, str, str | None, str, str], Amounts] = field(default_factory=dict)
+    _direct: dict[tuple[str, str | None, str | None, Tenant, str, str | None], Amounts] = field(default_factory=dict)
+    _borne: dict[tuple[Tenant, str, str | None, str, str, str | None], Amounts] = field(default_factory=dict)
     _waiting: dict[tuple[str, str | None, str, str, str], Amounts] = field(default_factory=dict)
     _daily_use: dict[tuple[str, str, str], dict[Tenant, int]] = field(default_factory=lambda: defaultdict(dict))
     _site_use: dict[str, dict[Tenant, int]] = field(default_factory=lambda: defaultdict(dict))
@@ -61,7 +61,7 @@ class BillSharing:
     def add(self, block: Block) -> None:
         """Takes a block in. Its lines have their market-based Scope 2 and `day` already (`totals.ReportTotals.add`)."""
         serving = block.filter(polars.col("kind") == SERVING)
-        for *key, amounts in _sums(serving, ("site", "pool", "service", "tenant", "currency")):
+        for *key, amounts in _sums(serving, ("site", "pool", "service", "tenant", "currency", "adapter")):
             _plus(self._direct, tuple(key), amounts)
             site, pool, service, *_ = key
             self._hold(site, self.services.get(pool or "", service), amounts)
@@ -88,8 +88,8 @@ class BillSharing:
             self._add_waiting(site, service, day, part, currency, amounts)
         demand = [share for charge in charges for share in self._demand(charge)]
         lines = (
-            BillLine(*key, part_totals(key[3], dict(zip(AMOUNT_NAMES, amounts, strict=True))))
-            for key, amounts in self._borne.items()
+            BillLine(*key, part_totals(key[3], dict(zip(AMOUNT_NAMES, amounts, strict=True))), adapter)
+            for (*key, adapter), amounts in self._borne.items()
             if any(amounts)
         )
         return Bill(self.basis, ordered(lines), tuple(demand))
@@ -121,14 +121,21 @@ class BillSharing:
     # -- shared out --------------------------------------------------------------------------------
 
     def _add_direct(
-        self, site: str, pool: str | None, service: str | None, tenant: Tenant, currency: str, amounts: Amounts
+        self,
+        site: str,
+        pool: str | None,
+        service: str | None,
+        tenant: Tenant,
+        currency: str,
+        adapter: str | None,
+        amounts: Amounts,
     ) -> None:
         """Gives direct parts to their tenants; by marginal cost without what the GPUs take and cost in any case."""
         if self.basis != "marginal":
-            self._take(tenant, site, service, DIRECT, currency, amounts)
+            self._take(tenant, site, service, DIRECT, currency, amounts, adapter)
             return
         added, base = _parted(amounts, self._base_uj(site, pool, amounts))
-        self._take(tenant, site, service, DIRECT, currency, added)
+        self._take(tenant, site, service, DIRECT, currency, added, adapter)
         self._take(None, site, service, BASE, currency, base)
 
     def _base_uj(self, site: str, pool: str | None, amounts: Amounts) -> int:
@@ -180,7 +187,7 @@ class BillSharing:
     def _reservations(self) -> dict[str, Weights]:
         """Returns by service what is reserved for whom: for those that are named, and 1 for others that were served."""
         found: dict[str, dict[Tenant, Fraction]] = defaultdict(dict)
-        for (_, pool, service, tenant, _), amounts in self._direct.items():
+        for (_, pool, service, tenant, *_), amounts in self._direct.items():
             owner = self.services.get(pool or "", service)
             if tenant is not None and owner is not None and amounts[_ENERGY_AT]:
                 found[owner][tenant] = Fraction(1)
@@ -207,8 +214,17 @@ class BillSharing:
             known = None if charge.charge_nano is None else nano
             yield DemandShare(tenant, charge.site, charge.month, charge.currency, peak_uw, known)
 
-    def _take(self, tenant: Tenant, site: str, service: str | None, part: str, currency: str, amounts: Amounts) -> None:
-        _plus(self._borne, (tenant, site, service, part, currency), amounts)
+    def _take(
+        self,
+        tenant: Tenant,
+        site: str,
+        service: str | None,
+        part: str,
+        currency: str,
+        amounts: Amounts,
+        adapter: str | None = None,
+    ) -> None:
+        _plus(self._borne, (tenant, site, service, part, currency, adapter), amounts)
 
 
 def sharing_of(bill_basis: str, basis: Basis) -> BillSharing:

@@ -8,13 +8,13 @@ from typing import IO
 
 from core.cells import write_csv
 
-from .bill import OPERATOR, Bill, Due, added
+from .bill import NO_ADAPTER, NO_SERVICE, OPERATOR, Bill, Due, added
 from .lines import money
 from .table import COLUMNS, Cell, number
 from .totals import Group, Totals
 
 DEMAND_WORDS = "demand charge"
-BILL_NAMES = ("tenant", "site", "service", "part", "currency")
+BILL_NAMES = ("tenant", "site", "service", "adapter", "part", "currency")
 _METERED = (
     *("energy_j", "energy_kwh", "facility_kwh", "gpu_hours"),
     *("scope2_location_kgco2e", "scope2_market_kgco2e", "embodied_kgco2e"),
@@ -69,7 +69,8 @@ def rows(bill: Bill) -> list[BillRow]:
         own = Bill(bill.basis, (line,), ())
         found.append(BillRow((*line.words, line.currency), line.totals, own.due(line.currency)))
     for share in bill.demand:
-        names = (share.tenant or OPERATOR, share.site, "(no service)", f"{DEMAND_WORDS} {share.month}", share.currency)
+        what = (NO_SERVICE, NO_ADAPTER, f"{DEMAND_WORDS} {share.month}")
+        names = (share.tenant or OPERATOR, share.site, *what, share.currency)
         found.append(BillRow(names, Totals(), Due(0, 0, share.charge_nano)))
     return found
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 
-from .bill import PART_WORDS, Bill, added
+from .bill import PART_WORDS, Bill, BillLine, added
+from .totals import Totals
 
 ELECTRICITY, GPU_HOURS, DEMAND = "Electricity", "GPU-hours", "Demand charges"
 GROUPS = (ELECTRICITY, GPU_HOURS, DEMAND)
@@ -62,27 +63,28 @@ def invoices(bill: Bill, tenant: str, labels: dict[str, str]) -> list[Invoice]:
 
 
 def _drafts(own: Bill, labels: dict[str, str]) -> Iterator[InvoiceLine]:
-    """Yields electricity and then GPU-hours by site, service and part, and demand charges; not yet rounded."""
-    places = list(dict.fromkeys((line.site, line.service, line.part) for line in own.lines))
-    words = {
-        (site, service, part): f"{labels.get(site, site)}, {service or 'no service'}: {PART_WORDS[part].split(':')[0]}"
-        for site, service, part in places
-    }
-    lines = [
-        (place, added(line.totals for line in own.lines if (line.site, line.service, line.part) == place))
-        for place in places
-    ]
-    for place, totals in lines:
+    """Yields electricity and then GPU-hours by site, service, adapter and part, and demand charges; not yet rounded."""
+    places: dict[str, list[Totals]] = {}
+    for line in own.lines:
+        places.setdefault(_words(line, labels), []).append(line.totals)
+    lines = [(words, added(parts)) for words, parts in places.items()]
+    for words, totals in lines:
         nano = None if totals.electricity_missing_uj else totals.electricity_nano
         if totals.energy_uj or nano != 0:
-            yield InvoiceLine(ELECTRICITY, words[place], Decimal(totals.energy_uj) / UJ_PER_KWH, "kWh", nano, None)
-    for place, totals in lines:
+            yield InvoiceLine(ELECTRICITY, words, Decimal(totals.energy_uj) / UJ_PER_KWH, "kWh", nano, None)
+    for words, totals in lines:
         nano = None if totals.rental_missing_us else totals.rental_nano
         if nano != 0:
-            yield InvoiceLine(GPU_HOURS, words[place], Decimal(totals.gpu_us) / US_PER_HOUR, "GPU-hour", nano, None)
+            yield InvoiceLine(GPU_HOURS, words, Decimal(totals.gpu_us) / US_PER_HOUR, "GPU-hour", nano, None)
     for share in own.demand:
         what = f"{labels.get(share.site, share.site)}, {share.month}: part of the peak"
         yield InvoiceLine(DEMAND, what, Decimal(share.peak_uw) / UW_PER_KW, "kW", share.charge_nano, None)
+
+
+def _words(line: BillLine, labels: dict[str, str]) -> str:
+    adapter = f", adapter {line.adapter}" if line.adapter else ""
+    part = PART_WORDS[line.part].split(":")[0]
+    return f"{labels.get(line.site, line.site)}, {line.service or 'no service'}{adapter}: {part}"
 
 
 def _rounded(drafts: Iterator[InvoiceLine]) -> tuple[InvoiceLine, ...]:

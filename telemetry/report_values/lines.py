@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DIMENSIONS = ("site", "tenant", "service", "pool", "model")
+DIMENSIONS = ("site", "tenant", "service", "pool", "model", "adapter")
 
 
 @dataclass(frozen=True, slots=True)
 class ReportLine:
-    """The use of a site's GPUs within a UTC hour for one kind, tenant, service and pool. None: nobody's.
+    """The use of a site's GPUs within a UTC hour for one kind, tenant, service, pool and adapter. None: nobody's.
 
     A row of a block (`line_blocks.SCHEMA`), which is how lines come and go: there may be millions.
 
@@ -21,6 +21,7 @@ class ReportLine:
         energy_uj: Metered at the GPUs, in microjoules.
         facility_uj: The same at the site's own meter (times PUE).
         gpu_us: GPU time, in microseconds of one GPU.
+        adapter: The LoRA adapter that the requests asked for; None: the service's model itself.
         location_ug: Location-based Scope 2, in micrograms CO2e.
         embodied_ug: Share of the hardware's manufacture, in micrograms CO2e.
         electricity_nano, rental_nano: Electricity and GPU-hours, in billionths of the currency.
@@ -53,6 +54,7 @@ class ReportLine:
     output_tokens: int
     host_uj: int = 0
     host_known_uj: int = 0
+    adapter: str | None = None
 
     @property
     def cost_nano(self) -> int | None:
@@ -64,7 +66,9 @@ class ReportLine:
 
 @dataclass(frozen=True, slots=True)
 class SloCount:
-    """Requests that one tenant sent to one pool in the period: how many were judged, and how many kept the SLO.
+    """Requests that one tenant sent to one pool in the period, by an adapter's name or by none: judged, and within.
+
+    `requests` of them came, `judged` have an objective to judge them by, and `met` of these kept it.
 
     `without_tokens`: how many were served without anybody counting their tokens. `worked`: how many an engine may have
     worked on, which are all but those that were refused.
@@ -80,6 +84,7 @@ class SloCount:
     met: int
     without_tokens: int
     worked: int = 0  # reports of releases that did not count it say nothing of it
+    adapter: str | None = None
 
 
 def decimal_text(value: int, places: int) -> str:

@@ -22,6 +22,7 @@ def signature(request: ReportRequest, basis: Basis, totals: ReportTotals, bill: 
     inputs = {key: value for key, value in basis.as_json().items() if key != "writers"}
     if not basis.inputs.factors:
         del inputs["inputs"]["factors"]  # so that reports of before it was kept have the signature of then
+    inputs["slo"] = [_without_none(count, "adapter") for count in inputs["slo"]]  # the same
     return signature_of({"asked": request.as_json(), "inputs": inputs, "figures": figures(totals, bill)})
 
 
@@ -32,10 +33,15 @@ def figures(totals: ReportTotals, bill: Bill) -> dict[str, Any]:
         "days": [asdict(day) | {"totals": _sums(day.totals)} for day in totals.days_and_sites()],
         "bill": {
             "basis": bill.basis,
-            "lines": [asdict(line) | {"totals": _sums(line.totals)} for line in bill.lines],
+            "lines": [_without_none(asdict(line), "adapter") | {"totals": _sums(line.totals)} for line in bill.lines],
             "demand": list(map(asdict, bill.demand)),
         },
     }
+
+
+def _without_none(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Leaves a value out that is None, as before there was one."""
+    return {key: value for key, value in values.items() if key != name or value is not None}
 
 
 def _sums(totals: Totals) -> dict[str, int]:

@@ -263,4 +263,5 @@ NOBODYS = {
     "service": "(no service)",
     "pool": "(no pool)",
     "model": "(no model)",
+    "adapter": "(no adapter)",
 }

@@ -16,7 +16,7 @@ from .lines import SloCount
 from .scope2 import Scope2
 
 IDLE_KINDS = ("idle", "transition")
-NOBODYS = frozenset({"tenant"})  # idle energy has none: groups by these cannot say what share is idle
+NOBODYS = frozenset({"tenant", "adapter"})  # idle energy has none: groups by these cannot say what share is idle
 Key = tuple[str | None, ...]
 K = TypeVar("K")
 SUMMED = tuple(name for name in AMOUNTS if name != "requests")  # those are counted where they began: `add_slo`

@@ -58,17 +58,18 @@ summed AS MATERIALIZED (
 ),
 hours AS (
     SELECT h.start_at, h.start_at + interval '1 hour' AS end_at, h.site_id, h.kind, h.tenant_id,
-           nullif(h.service, '') COLLATE "C" AS service, h.pool_id, h.currency,
+           nullif(h.service, '') COLLATE "C" AS service, h.pool_id, nullif(h.adapter, '') COLLATE "C" AS adapter,
+           h.currency,
            {", ".join(f"h.{name}" for name in SUMMED)}
     FROM summed s JOIN telemetry_statementhour h ON h.site_id = s.site_id AND h.start_at = s.start_at AND h.lines > 0
     UNION ALL
     SELECT greatest(date_trunc('hour', n.start_at, 'UTC'), %(start)s),
            least(date_trunc('hour', n.start_at, 'UTC') + interval '1 hour', %(end)s), n.site_id, l.kind, l.tenant_id,
-           nullif(l.service, '') COLLATE "C", l.pool_id, n.currency,
+           nullif(l.service, '') COLLATE "C", l.pool_id, nullif(l.adapter, '') COLLATE "C", n.currency,
            {", ".join(f"sum(l.{name})::bigint" for name in SUMMED)}
     FROM newest n JOIN telemetry_statementline l ON l.settlement_id = n.id AND l.entry <> 'reversal'
     WHERE (n.site_id, date_trunc('hour', n.start_at, 'UTC')) NOT IN (SELECT site_id, start_at FROM summed)
-    GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
+    GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9
 )
 """
 
@@ -84,11 +85,12 @@ SELECT site_id, sum(carbon_ug), sum(energy_uj), sum(carbon_unknown_uj) FROM hour
 """
 
 SLO_SQL = """
-SELECT pool_id, tenant_id, service, count(*), count(slo_met), count(*) FILTER (WHERE slo_met),
+SELECT pool_id, tenant_id, service, adapter, count(*), count(slo_met), count(*) FILTER (WHERE slo_met),
        count(*) FILTER (WHERE status = 'ok' AND output_tokens IS NULL),
        count(*) FILTER (WHERE status NOT IN ('rejected', 'client_error'))
 FROM telemetry_requestrecord WHERE started_at >= %(start)s AND started_at < %(end)s
-GROUP BY 1, 2, 3 ORDER BY 1 NULLS LAST, 2 NULLS LAST, service COLLATE "C"
+GROUP BY 1, 2, 3, 4
+ORDER BY 1 NULLS LAST, 2 NULLS LAST, service COLLATE "C", adapter COLLATE "C" NULLS LAST
 """
 
 METERS_SQL = f"""
@@ -179,14 +181,13 @@ def slo_counts(
 ) -> tuple[SloCount, ...]:
     """Counts requests that began in the period. `every`: those too that never came to a pool, and so to no site."""
     found = []
-    for pool_id, tenant_id, service, requests, judged, met, without, worked in _rows(SLO_SQL, scope.params):
+    for pool_id, tenant_id, service, adapter, *counted in _rows(SLO_SQL, scope.params):
         pool = pools.get(str(pool_id))
         if pool is None and not every:
             continue
         tenant = _tenant(tenant_id, tenants)
         site, name, model = (pool.site, pool.name, pool.model) if pool else (None, None, None)
-        counted = (requests, judged, met, without, worked)
-        found.append(SloCount(site, tenant, service or None, name, model, *counted))
+        found.append(SloCount(site, tenant, service or None, name, model, *counted, adapter or None))
     return tuple(found)
 
 

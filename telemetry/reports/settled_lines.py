@@ -23,6 +23,7 @@ ROW_SCHEMA = {
     "tenant_id": polars.Int64(),
     "service": polars.String(),
     "pool_id": polars.Int64(),
+    "adapter": polars.String(),
     "currency": polars.String(),
     **dict.fromkeys(AMOUNTS, polars.Int64()),
 }
@@ -30,9 +31,10 @@ ROW_SCHEMA = {
 LINES_SQL = f"""
 WITH {HOURS_SQL}
 SELECT extract(epoch FROM start_at)::bigint, extract(epoch FROM end_at)::bigint, site_id, kind, tenant_id, service,
-       pool_id, currency, {", ".join(SUMMED)}
+       pool_id, adapter, currency, {", ".join(SUMMED)}
 FROM hours
-ORDER BY start_at, site_id, pool_id NULLS LAST, kind, service NULLS LAST, tenant_id NULLS LAST, currency
+ORDER BY start_at, site_id, pool_id NULLS LAST, kind, service NULLS LAST, tenant_id NULLS LAST,
+         adapter NULLS LAST, currency
 """
 
 

@@ -24,7 +24,7 @@ from core.units import US_PER_S
 from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, RequestClass, Service, Site, Tenant
 from telemetry.ledger import served_requests, settlement
 from telemetry.ledger.energy_entries import INTERVAL_S
-from telemetry.ledger.served_requests import Served
+from telemetry.ledger.served_requests import Served, Whose
 from telemetry.ledger.window_sources import WINDOW_S
 from telemetry.models import MeterMark, SyntheticHistory
 from telemetry.seeding import carbon_days, energy_rows, modelled_day, request_sums
@@ -73,7 +73,7 @@ def seed(now: datetime) -> SyntheticHistory:
         day = _day(service, places, curves)
         energy_rows.write(_gpu_groups(day, places), curves, start, end)
         request_sums.write(service, tenants, day, start, end)
-        whose = [("", None), *((service.name, tenant) for tenant in tenants)]
+        whose = [Whose("", None), *(Whose(service.name, tenant) for tenant in tenants)]
         for site in Site.objects.all():
             mine = [
                 (place.instance, each.use)
@@ -157,7 +157,7 @@ def _gpu_groups(day: Day, places: Sequence[_Place]) -> list[GpuGroup]:
 def _settle(
     site: Site,
     engines: Sequence[tuple[Instance, Use]],
-    whose: Sequence[tuple[str, int | None]],
+    whose: Sequence[Whose],
     start: datetime,
     end: datetime,
 ) -> None:
@@ -169,9 +169,7 @@ def _settle(
         start = until
 
 
-def _served(
-    engines: Sequence[tuple[Instance, Use]], whose: Sequence[tuple[str, int | None]], start: datetime, count: int
-) -> Served:
+def _served(engines: Sequence[tuple[Instance, Use]], whose: Sequence[Whose], start: datetime, count: int) -> Served:
     """Returns what the tenants used of the first `count` windows of a day, each as if it were one request of them: it
     lies in the window's first interval, where the window's entry counts."""
     windows, tenant = (axis.ravel() for axis in np.indices((count, TENANTS)))

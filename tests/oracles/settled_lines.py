@@ -15,7 +15,7 @@ from django.db import connection
 
 from telemetry.ledger.settlement import AMOUNTS, version
 
-KEYS = ("start_at", "site", "kind", "pool_id", "service", "tenant_id", "currency")
+KEYS = ("start_at", "site", "kind", "pool_id", "service", "tenant_id", "currency", "adapter")
 PAGE = 5_000
 
 
@@ -23,12 +23,13 @@ def lines(start: datetime, end: datetime, as_of: int | None = None) -> Iterator[
     """Yields the lines valid in [start, end) as of a version (None: now), by window and line, in one order."""
     amounts = ", ".join(f"sum(l.{name})::bigint AS {name}" for name in AMOUNTS)
     sql = f"""
-        SELECT s.start_at, t.name AS site, l.kind, l.pool_id, l.service, l.tenant_id, s.currency, {amounts}
+        SELECT s.start_at, t.name AS site, l.kind, l.pool_id, l.service, l.tenant_id, s.currency,
+               l.adapter, {amounts}
         FROM telemetry_settlement s JOIN telemetry_statementline l ON l.settlement_id = s.id
         JOIN pools_site t ON t.id = s.site_id
-        WHERE s.start_at >= %s AND s.start_at < %s AND s.id <= %s GROUP BY 1, 2, 3, 4, 5, 6, 7
+        WHERE s.start_at >= %s AND s.start_at < %s AND s.id <= %s GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
         HAVING {" OR ".join(f"sum(l.{name}) <> 0" for name in AMOUNTS)}
-        ORDER BY 1, 2, 3, 4 NULLS FIRST, 5, 6 NULLS FIRST, 7
+        ORDER BY 1, 2, 3, 4 NULLS FIRST, 5, 6 NULLS FIRST, 7, 8
     """
     with connection.cursor() as cursor:
         cursor.execute(sql, [start, end, version() if as_of is None else as_of])

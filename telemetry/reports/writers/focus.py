@@ -34,7 +34,7 @@ CATEGORY, SUBCATEGORY = "AI and Machine Learning", "Generative AI"
 NOBODY = "unassigned"
 
 _OWNED = ("start_s", "end_s", "site", "pool", "currency")
-_PARTS = ("site", "kind", "tenant", "service", "model")
+_PARTS = ("site", "kind", "tenant", "service", "model", "adapter")
 
 Cells = dict[str, str]  # by fact, as they stand in the file
 
@@ -190,14 +190,16 @@ class FocusWriter:
         return found
 
 
-def _part(site: str, kind: str, tenant: str | None, service: str | None, model: str | None) -> Cells:
+def _part(
+    site: str, kind: str, tenant: str | None, service: str | None, model: str | None, adapter: str | None
+) -> Cells:
     """Returns the owner of this part of the origin charge: the Allocated columns, and the custom ones."""
-    known = (("kind", kind), ("tenant", tenant), ("service", service), ("model", model))
+    known = (("kind", kind), ("tenant", tenant), ("service", service), ("model", model), ("adapter", adapter))
     tags = {"site": site, **{name: value for name, value in known if value is not None}}
-    whose = " ".join(word for word in (tenant, service) if word)
+    whose = " ".join(word for word in (tenant, service, adapter) if word)
     return _cells(
         method=METHOD_ID,
-        owner="/".join((kind, tenant or "-", service or "-")),
+        owner="/".join((kind, tenant or "-", service or "-", *((adapter,) if adapter else ()))),
         owner_name=whose or kind if kind == "serving" else f"{kind} {whose}".strip(),
         owner_tags=json.dumps(tags, ensure_ascii=False, separators=(",", ":")),
         carbon_method=CARBON_METHOD_ID,

@@ -10,29 +10,31 @@ FIRST_AMOUNTS = (  # of the first release
     *("prompt_tokens", "output_tokens"),
 )
 AMOUNTS = (*FIRST_AMOUNTS, "host_uj", "host_known_uj")
-KEYS = ("start_at", "site_id", "pool_id", "kind", "service", "tenant_id", "currency")
+FIRST_KEYS = ("start_at", "site_id", "pool_id", "kind", "service", "tenant_id", "currency")
+KEYS = (*FIRST_KEYS, "adapter")
 
 
-def create(amounts: Sequence[str]) -> str:
-    """Returns SQL that keeps the sums of these amounts."""
-    columns = ", ".join((*KEYS, "lines", *amounts))
+def create(amounts: Sequence[str], keys: Sequence[str] = FIRST_KEYS) -> str:
+    """Returns SQL that keeps the sums of these amounts, by these keys."""
+    columns = ", ".join((*keys, "lines", *amounts))
+    own = "".join(f", m.{name}" for name in keys[len(FIRST_KEYS) :])
     # A reversal is in the currency of what it takes back: the revision before has it.
     sums = f"""
 SELECT date_trunc('hour', s.start_at, 'UTC') AS start_at, s.site_id, m.pool_id, m.kind, m.service, m.tenant_id,
-       CASE m.entry WHEN 'reversal' THEN b.currency ELSE s.currency END AS currency,
+       CASE m.entry WHEN 'reversal' THEN b.currency ELSE s.currency END AS currency{own},
        sum(CASE m.entry WHEN 'reversal' THEN -1 ELSE 1 END) AS lines,
        {", ".join(f"sum(m.{name}) AS {name}" for name in amounts)}
 FROM added m JOIN telemetry_settlement s ON s.id = m.settlement_id
 LEFT JOIN telemetry_settlement b ON m.entry = 'reversal' AND b.site_id = s.site_id AND b.start_at = s.start_at
      AND b.revision = s.revision - 1
-GROUP BY 1, 2, 3, 4, 5, 6, 7
+GROUP BY {", ".join(str(n + 1) for n in range(len(keys)))}
 """
     return f"""
 CREATE FUNCTION telemetry_add_statement_hours() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO telemetry_statementhour AS t ({columns})
     SELECT {columns} FROM ({sums}) AS sums
-    ON CONFLICT ({", ".join(KEYS)}) DO UPDATE SET lines = t.lines + excluded.lines,
+    ON CONFLICT ({", ".join(keys)}) DO UPDATE SET lines = t.lines + excluded.lines,
         {", ".join(f"{name} = t.{name} + excluded.{name}" for name in amounts)};
     RETURN NULL;
 END $$;

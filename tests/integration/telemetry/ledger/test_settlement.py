@@ -64,11 +64,11 @@ def assert_hours_are_their_lines():
     for line in StatementLine.objects.filter(settlement__in=list(newest)).exclude(entry="reversal"):
         hour = line.settlement.start_at.replace(minute=0)
         key = (line.settlement.site_id, hour, line.kind, line.pool_id, line.service, line.tenant_id)
-        own = expected.setdefault((*key, line.settlement.currency), dict.fromkeys(settlement.AMOUNTS, 0))
+        own = expected.setdefault((*key, line.settlement.currency, line.adapter), dict.fromkeys(settlement.AMOUNTS, 0))
         for name in settlement.AMOUNTS:
             own[name] += getattr(line, name)
     found = {
-        (row.site_id, row.start_at, row.kind, row.pool_id, row.service, row.tenant_id, row.currency): {
+        (row.site_id, row.start_at, row.kind, row.pool_id, row.service, row.tenant_id, row.currency, row.adapter): {
             name: getattr(row, name) for name in settlement.AMOUNTS
         }
         for row in StatementHour.objects.filter(lines__gt=0)
