@@ -94,6 +94,7 @@ DATABASES["default"].setdefault("OPTIONS", {})["connect_timeout"] = 5
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 DATABASES["default"]["CONN_MAX_AGE"] = 60
 GREENSERVE_SECRETS_DIR = ENV.secrets_dir
+GREENSERVE_SIMULATED_NODES = ENV.var_dir / "run" / "simnodes.json"  # the ports of their control APIs
 GREENSERVE_JOIN_PORT = ENV.join_port
 GREENSERVE_RELAY_PORT = ENV.relay_port if ENV.redis_url is None else None  # a server of one's own needs no relay
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -115,6 +115,8 @@ _ALL = (
         ("name",),
         _fields(
             "cluster:name=clusters! name:text! simulated:flag schedulable:flag gpu_slices:whole slicing:text=memory|mps"
+            " power_port:text=none|redfish|wake_on_lan|webhook|simulated power_url:text power_mac:text"
+            " power_broadcast:text boot_s:number?"
         ),
     ),
     Kind(

@@ -68,6 +68,7 @@ Policy = Literal[
     "disaggregated",
     "threshold",
 ]
+PowerPort = Literal["none", "redfish", "wake_on_lan", "webhook", "simulated"]
 Reason = Literal["ceiling", "others", "none_fit"]
 RequestStatus = Literal["ok", "client_error", "client_gone", "upstream_error", "timeout", "rejected"]
 Signal = Literal["average", "marginal", "price"]
@@ -1007,6 +1008,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         gpu_slices: So many engines share each GPU, each with an equal part of its memory and TP 1; all have its
             one clock. 1: an engine has its GPUs to itself. It can be changed while no instance lives on the node.
         slicing: With MPS each gets its part of the threads too; the node's MPS daemon is for you to run.
+        power_port: By it plans whose knob servers is power_off switch the server off while it is not needed.
+        power_url: Of its BMC's system, https://BMC/redfish/v1/Systems/ID, or of the webhook. Its password or
+            secret is in a file: docs/servers.md.
+        power_mac: Of the network card that wakes it, for wake-on-LAN, for example 12:34:56:78:9a:bc.
+        power_broadcast: To which the packet of wake-on-LAN goes; empty: 255.255.255.255.
+        boot_s: Seconds from being switched on until its agent reports, until that is measured; empty: 600.
     """
 
     id: int
@@ -1017,6 +1024,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     schedulable: bool
     gpu_slices: int
     slicing: Slicing
+    power_port: PowerPort
+    power_url: str
+    power_mac: str
+    power_broadcast: str
+    boot_s: float | None
     site: str
     gpus: dict[str, int]
     etag: str
@@ -2657,6 +2669,12 @@ class NewNode(TypedDict, total=False):
         gpu_slices: So many engines share each GPU, each with an equal part of its memory and TP 1; all have its
             one clock. 1: an engine has its GPUs to itself. It can be changed while no instance lives on the node.
         slicing: With MPS each gets its part of the threads too; the node's MPS daemon is for you to run.
+        power_port: By it plans whose knob servers is power_off switch the server off while it is not needed.
+        power_url: Of its BMC's system, https://BMC/redfish/v1/Systems/ID, or of the webhook. Its password or
+            secret is in a file: docs/servers.md.
+        power_mac: Of the network card that wakes it, for wake-on-LAN, for example 12:34:56:78:9a:bc.
+        power_broadcast: To which the packet of wake-on-LAN goes; empty: 255.255.255.255.
+        boot_s: Seconds from being switched on until its agent reports, until that is measured; empty: 600.
     """
 
     cluster: Required[str]
@@ -2665,6 +2683,11 @@ class NewNode(TypedDict, total=False):
     schedulable: bool
     gpu_slices: int
     slicing: Slicing
+    power_port: PowerPort
+    power_url: str
+    power_mac: str
+    power_broadcast: str
+    boot_s: float | None
 
 
 class NewOffer(TypedDict, total=False):
@@ -3009,6 +3032,12 @@ class NodeChanges(TypedDict, total=False):
         gpu_slices: So many engines share each GPU, each with an equal part of its memory and TP 1; all have its
             one clock. 1: an engine has its GPUs to itself. It can be changed while no instance lives on the node.
         slicing: With MPS each gets its part of the threads too; the node's MPS daemon is for you to run.
+        power_port: By it plans whose knob servers is power_off switch the server off while it is not needed.
+        power_url: Of its BMC's system, https://BMC/redfish/v1/Systems/ID, or of the webhook. Its password or
+            secret is in a file: docs/servers.md.
+        power_mac: Of the network card that wakes it, for wake-on-LAN, for example 12:34:56:78:9a:bc.
+        power_broadcast: To which the packet of wake-on-LAN goes; empty: 255.255.255.255.
+        boot_s: Seconds from being switched on until its agent reports, until that is measured; empty: 600.
     """
 
     cluster: str
@@ -3017,6 +3046,11 @@ class NodeChanges(TypedDict, total=False):
     schedulable: bool
     gpu_slices: int
     slicing: Slicing
+    power_port: PowerPort
+    power_url: str
+    power_mac: str
+    power_broadcast: str
+    boot_s: float | None
 
 
 class NodeChange(NodeChanges):

@@ -1962,8 +1962,29 @@ class Nodes:
         cluster: str | None = None,
         gpu_slices: int | None = None,
         name: str | None = None,
-        ordering: Literal["name", "-name", "gpu_slices", "-gpu_slices", "slicing", "-slicing", "id", "-id"]
+        ordering: Literal[
+            "name",
+            "-name",
+            "gpu_slices",
+            "-gpu_slices",
+            "slicing",
+            "-slicing",
+            "power_port",
+            "-power_port",
+            "power_url",
+            "-power_url",
+            "power_mac",
+            "-power_mac",
+            "power_broadcast",
+            "-power_broadcast",
+            "id",
+            "-id",
+        ]
         | None = None,
+        power_broadcast: str | None = None,
+        power_mac: str | None = None,
+        power_port: m.PowerPort | None = None,
+        power_url: str | None = None,
         schedulable: bool | None = None,
         simulated: bool | None = None,
         site: str | None = None,
@@ -1978,6 +1999,11 @@ class Nodes:
                 its one clock. 1: an engine has its GPUs to itself. It can be changed while no instance lives on
                 the node.
             ordering: The field to order by; with a minus the largest first.
+            power_broadcast: To which the packet of wake-on-LAN goes; empty: 255.255.255.255.
+            power_mac: Of the network card that wakes it, for wake-on-LAN, for example 12:34:56:78:9a:bc.
+            power_port: By it plans whose knob servers is power_off switch the server off while it is not needed.
+            power_url: Of its BMC's system, https://BMC/redfish/v1/Systems/ID, or of the webhook. Its password or
+                secret is in a file: docs/servers.md.
             slicing: With MPS each gets its part of the threads too; the node's MPS daemon is for you to run.
         """
         return Rows(
@@ -1990,6 +2016,10 @@ class Nodes:
                     "gpu_slices": gpu_slices,
                     "name": name,
                     "ordering": ordering,
+                    "power_broadcast": power_broadcast,
+                    "power_mac": power_mac,
+                    "power_port": power_port,
+                    "power_url": power_url,
                     "schedulable": schedulable,
                     "simulated": simulated,
                     "site": site,

@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("pools", "0025_slices_of_gpus"),
+        ("pools", "0027_power_of_servers"),
     ]
 
     operations = [

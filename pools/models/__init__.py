@@ -2,11 +2,12 @@
 
 from .access import LIMITS, ApiKey, Tenant
 from .catalogue import GpuType, ModelCard, Partition, Profile, ProfileSource, RequestClass
-from .fleet import Cluster, Gpu, Node, Site, Slicing, simulated_gpus
+from .fleet import Cluster, Gpu, Node, PowerPort, Site, Slicing, simulated_gpus
 from .jobs import Job, JobState
 from .joining import JoinToken, NodeIdentity
 from .measurements import EngineProfile, EngineResidual
 from .people import AccessToken, AuditEntry, Membership, MembershipSite
+from .power import PowerCycle
 from .serving import Adapter, Instance, InstanceGpu, Pool, Service, Slo, SloMetric
 
 __all__ = [
@@ -32,6 +33,8 @@ __all__ = [
     "NodeIdentity",
     "Partition",
     "Pool",
+    "PowerCycle",
+    "PowerPort",
     "Profile",
     "ProfileSource",
     "RequestClass",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from django.core.validators import MaxValueValidator, MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator, validate_ipv4_address
 from django.db import models
 from django.db.models import Q
 
@@ -84,6 +84,16 @@ class Slicing(models.TextChoices):
     MPS = "mps", "memory, and threads by CUDA MPS"
 
 
+class PowerPort(models.TextChoices):
+    """Says by what a server is switched off and on."""
+
+    NONE = "none", "nothing: it stays on"
+    REDFISH = "redfish", "its BMC, by Redfish"
+    WAKE_ON_LAN = "wake_on_lan", "wake-on-LAN, and off by a webhook"
+    WEBHOOK = "webhook", "a webhook of yours"
+    SIMULATED = "simulated", "the simulated node itself"
+
+
 class Node(models.Model):
     """A machine with GPUs and an agent. `name` is also its Celery queue's suffix.
 
@@ -111,6 +121,47 @@ class Node(models.Model):
         db_default=Slicing.MEMORY,
         verbose_name="engines on a GPU share",
         help_text="With MPS each gets its part of the threads too; the node's MPS daemon is for you to run.",
+    )
+    power_port = models.CharField(
+        max_length=12,
+        choices=PowerPort,
+        default=PowerPort.NONE,
+        db_default=PowerPort.NONE,
+        verbose_name="switched off and on by",
+        help_text="By it plans whose knob servers is power_off switch the server off while it is not needed.",
+    )
+    power_url = models.CharField(
+        max_length=300,
+        blank=True,
+        default="",
+        db_default="",
+        verbose_name="address of what switches it",
+        help_text="Of its BMC's system, https://BMC/redfish/v1/Systems/ID, or of the webhook. Its password or secret "
+        "is in a file: docs/servers.md.",
+    )
+    power_mac = models.CharField(
+        max_length=17,
+        blank=True,
+        default="",
+        db_default="",
+        verbose_name="MAC address",
+        help_text="Of the network card that wakes it, for wake-on-LAN, for example 12:34:56:78:9a:bc.",
+    )
+    power_broadcast = models.CharField(
+        max_length=15,
+        blank=True,
+        default="",
+        db_default="",
+        verbose_name="broadcast address",
+        validators=[validate_ipv4_address],
+        help_text="To which the packet of wake-on-LAN goes; empty: 255.255.255.255.",
+    )
+    boot_s = models.FloatField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1.0), MaxValueValidator(bounds.DURATION.most)],
+        verbose_name="time to boot",
+        help_text="Seconds from being switched on until its agent reports, until that is measured; empty: 600.",
     )
 
     class Meta:

@@ -34,6 +34,7 @@ from pools.models import (
     Node,
     Partition,
     Pool,
+    PowerCycle,
     Profile,
     ProfileSource,
     RequestClass,
@@ -45,6 +46,7 @@ from pools.models import (
 from scheduler.control import active_operations
 from scheduler.control.snapshot import published_profiles
 from scheduler.models import ControlMode
+from scheduler.power import power_choice
 from telemetry.carbon import feeds
 from telemetry.models import CarbonFeed, GpuRate, Pue, Tariff
 from telemetry.models.rates import Version
@@ -167,6 +169,12 @@ def _node(node: Node) -> Iterator[Consequence]:
     if before and before.schedulable and not node.schedulable and live:
         text = f"{live} instances run on it: they are left alone, and no new ones are placed here."
         yield Consequence("info", "schedulable", text)
+    yield from (Consequence("error", name, text) for name, text in power_choice.faults(node))
+    if text := power_choice.needs_file(node):
+        yield Consequence("warning", "power_port", f"It cannot be switched yet: {text}.")
+    if before and before.power_port != node.power_port and PowerCycle.objects.filter(node=node, ready_at=None).exists():
+        text = "It is off by plan, and what it is switched on by stays until it has booted: switch it on first."
+        yield Consequence("error", "power_port", text)
 
 
 def _gpu(gpu: Gpu) -> Iterator[Consequence]:

@@ -135,7 +135,10 @@ _ALL = (
         _OPERATE,
         "Nodes",
         "node",
-        _plain("cluster", "name", "simulated", "schedulable", "gpu_slices", "slicing"),
+        (
+            *_plain("cluster", "name", "simulated", "schedulable", "gpu_slices", "slicing"),
+            Group("How it is switched", ("power_port", "power_url", "power_mac", "power_broadcast", "boot_s")),
+        ),
         columns=("name", "cluster", "simulated", "schedulable"),
         site="cluster.site",
         help="A machine with GPUs and an agent. Its agent is started with the same name.",
