@@ -142,7 +142,8 @@ class InstanceStatus:
     node) | cold (they had to be fetched); empty: not known. `advertised`: where gateways reach it; empty: at `url`, as
     its node does. `key`: what its clients have to send; empty: nothing. `kv_address`: HOST:PORT where it takes caches
     of other engines; empty: it takes none by the network. `paths`: of its HTTP interface, where requests are served;
-    None: not known. `adapters`: of LoRA that it has loaded, by name.
+    None: not known. `adapters`: of LoRA that it has loaded, by name. `reshards`: it can go over to other GPUs while it
+    serves; `taking`: those to which it does, by rank, empty: it stays on its own.
     """
 
     uid: str
@@ -162,6 +163,8 @@ class InstanceStatus:
     kv_address: str = ""
     paths: tuple[str, ...] | None = None
     adapters: tuple[str, ...] = ()
+    reshards: bool = False
+    taking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +269,9 @@ class EngineControl(Protocol):
     """Changes how a running engine works. Idempotent. Returns at once; `InstanceRuntime.list` tells what came of it.
 
     `sleep` gives the GPUs' memory back: at level 1 the weights go to the machine's memory, at level 2 they are dropped,
-    at both the KV cache is. Requests that run are aborted, those that come wait until `wake`.
+    at both the KV cache is. Requests that run are aborted, those that come wait until `wake`. `reshard` takes an engine
+    to other GPUs, as many as its next TP degree (DynamoLLM IV-C); its requests go on there. Engines that cannot raise
+    PermanentError.
     Blocks for at most its time-out; raises AdapterError.
     """
 
@@ -275,6 +280,8 @@ class EngineControl(Protocol):
     def sleep(self, uid: str, level: int = 1) -> None: ...
 
     def wake(self, uid: str) -> None: ...
+
+    def reshard(self, uid: str, gpu_uuids: Sequence[str]) -> None: ...
 
 
 PowerState = Literal["on", "off"]

@@ -60,7 +60,8 @@ class Reconciler:
     be cut off. Where engines cannot sleep, it stays loaded and gets no requests all the same. Where they cannot take up
     other limits, those of their start stay.
 
-    What runs is sent to sleep, woken and given other limits through `control`, on nodes that have it.
+    What runs is sent to sleep, woken, given other limits and taken to other GPUs through `control`, on nodes that have
+    it. Where engines cannot go over to other GPUs, they end the requests that they have, and start there.
     """
 
     def __init__(self, runtime: InstanceRuntime, control: EngineControl | None = None) -> None:
@@ -140,6 +141,8 @@ class Reconciler:
         """Puts an engine that is up to sleep, wakes it, or sets its limits; returns whether anything was done."""
         if status is None or status.state not in ("ready", "sleeping"):
             return False
+        if item.state == "running" and status.state == "ready" and _elsewhere(item, status):
+            return self._reshard(item, status)
         if item.state == "sleeping" and status.state == "ready":
             noticed = now_s - self._leaving.get(item.uid, now_s) >= NOTICE_S
             return noticed and item.uid not in busy and self._put_to_sleep(item.uid)
@@ -154,6 +157,21 @@ class Reconciler:
         if to_wake:
             return self._try(item.uid, "wake", lambda: control.wake(item.uid))
         return self._tune(control, item)
+
+    def _reshard(self, item: DesiredInstance, status: InstanceStatus) -> bool:
+        """Says whether it goes over to its GPUs, or ends in order to start on them."""
+        try:
+            if self._control is None or not status.reshards:
+                raise PermanentError("it cannot while it runs")
+            self._control.reshard(item.uid, item.gpu_uuids)
+        except PermanentError as error:
+            logger.warning("instance %s starts anew on %s: %s", item.uid, ", ".join(item.gpu_uuids), error)
+            return self._try(item.uid, "drain", lambda: self._runtime.drain(item.uid))
+        except AdapterError as error:
+            self.errors.append(f"cannot take instance {item.uid} to other GPUs: {error}")
+            return False
+        logger.info("instance %s: goes over to %s", item.uid, ", ".join(item.gpu_uuids))
+        return True
 
     def _tune(self, control: EngineControl, item: DesiredInstance) -> bool:
         """Says whether it was. An engine is asked for limits once: it may take up no more than it was started with."""
@@ -214,3 +232,8 @@ class Reconciler:
             self.errors.append(f"cannot {what} instance {uid}: {error}")
             return False
         return True
+
+
+def _elsewhere(item: DesiredInstance, status: InstanceStatus) -> bool:
+    """Says whether an engine is neither on its GPUs nor on its way there."""
+    return set(item.gpu_uuids) != set(status.taking or status.gpu_uuids)

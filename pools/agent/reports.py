@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import msgspec
@@ -76,7 +76,8 @@ def instance_state(
     `known_gpus`: the last reading of each GPU, for what does not change.
     """
     reading = view.engines.get(item.uid)
-    gpus = [known_gpus[uuid] for uuid in item.gpu_uuids if uuid in known_gpus]
+    uuids = item.gpu_uuids if status is None else status.gpu_uuids  # on its way to others it serves on those it has
+    gpus = [known_gpus[uuid] for uuid in uuids if uuid in known_gpus]
     powers = [gpu.power_w for gpu in gpus if gpu.power_w is not None] if view.gpus else []
     if status is not None and status.state == "sleeping" and _others_on(item, view):
         powers = []  # it is theirs
@@ -98,11 +99,11 @@ def instance_state(
         model=item.model,
         engine=item.engine,
         gpu_type=sliced(gpus[0].gpu_type, item.gpu_slices) if gpus else "unknown",
-        tp=len(item.gpu_uuids),
+        tp=len(uuids),
         sm_clock_mhz=slowest(gpus) if view.gpus else None,
         min_mhz=max((gpu.min_mhz for gpu in gpus), default=0.0),
         max_mhz=min((gpu.max_mhz for gpu in gpus), default=0.0),
-        power_w=sum(powers) / item.gpu_slices if powers and len(powers) == len(item.gpu_uuids) else None,
+        power_w=sum(powers) / item.gpu_slices if powers and len(powers) == len(uuids) else None,
         running=reading.running if reading else None,
         waiting=reading.waiting if reading else None,
         kv_usage=reading.kv_usage if reading else None,
@@ -120,6 +121,7 @@ def instance_state(
         kv_address="" if status is None else status.kv_address,
         paths=None if status is None or status.paths is None else list(status.paths),
         adapters=[] if status is None else list(status.adapters),
+        reshards=status is not None and status.reshards,
     )
 
 
@@ -161,6 +163,8 @@ def gpu_rows(view: View) -> list[GpuSampleRow]:
         if status.state != "failed":  # a failed engine has let go of its GPUs
             for uuid in status.gpu_uuids:
                 holders.setdefault(uuid, status)
+            for uuid in status.taking:  # to the ledger: one of a start
+                holders.setdefault(uuid, replace(status, state="starting"))
     rows = []
     for gpu in view.gpus:
         holder = holders.get(gpu.uuid)
@@ -208,6 +212,8 @@ def instance_rows(view: View, states: Sequence[InstanceState]) -> list[InstanceS
                 url=state.url,
                 detail=state.detail,
                 start=state.start,
+                tp=state.tp,
+                reshards=state.reshards,
             )
         )
     return rows

@@ -47,6 +47,12 @@ class PowerOrder(msgspec.Struct):
     on: bool
 
 
+class ReshardOrder(msgspec.Struct):
+    """The GPUs that an engine is to be on, as many as its next TP degree."""
+
+    gpu_uuids: list[str]
+
+
 class TruthOrder(msgspec.Struct):
     """`model` None: of all models."""
 
@@ -109,6 +115,7 @@ class Control:
         app.router.add_post("/instances/{uid}/limits", self._tune)
         app.router.add_post("/instances/{uid}/sleep", self._sleep)
         app.router.add_post("/instances/{uid}/wake", self._wake)
+        app.router.add_post("/instances/{uid}/reshard", self._reshard)
         return app
 
     @web.middleware
@@ -197,4 +204,10 @@ class Control:
 
     async def _wake(self, request: web.Request) -> web.Response:
         self._node.wake(request.match_info["uid"])
+        return _json({}, 202)
+
+    async def _reshard(self, request: web.Request) -> web.Response:
+        """vLLM has nothing like it: there the GPUs are those of the process."""
+        order = await _body(request, ReshardOrder)
+        self._node.reshard(request.match_info["uid"], order.gpu_uuids)
         return _json({}, 202)

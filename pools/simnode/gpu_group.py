@@ -19,6 +19,7 @@ class GpuGroup:
 
     def __init__(self, gpus: Sequence[SimGpu], model: EngineModel) -> None:
         self._gpus = tuple(gpus)
+        self._coming: tuple[SimGpu, ...] = ()  # of the next layout, while weights go there
         self._params = gpu(model.gpu)  # a slice's own, where that is what it has
         self._uid, self._slices = "", 1
         self._on_clock: Callable[[float], None] = self.idle
@@ -66,8 +67,23 @@ class GpuGroup:
             self._hold(at_s)
         return ", ".join(f"{device.uuid} is allocated to instance {', '.join(device.held)}" for device in full)
 
-    def release(self, at_s: float) -> None:
+    def take(self, gpus: Sequence[SimGpu], at_s: float) -> None:
+        """Holds the GPUs of the next layout beside its own: weights go there while it works."""
+        self._coming = tuple(device for device in gpus if device not in self._gpus)
+        for device in self._coming:
+            device.hold(self._uid, at_s, self._on_clock)
+            device.draw(self._uid, at_s, self._loading_w())
+
+    def turn_to(self, gpus: Sequence[SimGpu], model: EngineModel, at_s: float) -> None:
+        """Works on the GPUs of the next layout from now on; those that are not among them are free."""
         for device in self._gpus:
+            if device not in gpus:
+                device.let_go(self._uid, at_s)
+        self._gpus, self._coming, self.model = tuple(gpus), (), model
+        self.loaded(at_s)
+
+    def release(self, at_s: float) -> None:
+        for device in (*self._gpus, *self._coming):
             device.let_go(self._uid, at_s)
 
     def _become(self, at_s: float, idle_w: Callable[[], float], *, loaded: bool) -> None:

@@ -14,6 +14,7 @@ from core.engine.overheads import Overheads
 from core.ports import LONGEST_LEASE_S, EngineLimits, GpuReading, InstanceSpec, InstanceStatus
 
 from .engine.engine_transitions import Durations
+from .engine.resharding import way
 from .engine.side_channel import KvLinks, KvNetwork
 from .engine.sim_engine import SimInstance
 from .gpu_group import misfit
@@ -195,6 +196,23 @@ class SimNode:
     def wake(self, uid: str) -> None:
         """Begins to; raises Busy."""
         self._instance(uid).wake_up()
+
+    def reshard(self, uid: str, gpu_uuids: Sequence[str]) -> None:
+        """Begins to take an engine to other GPUs, as many as its next TP degree; raises Busy."""
+        instance = self._instance(uid)
+        spec, gpus = instance.spec, self._gpus(gpu_uuids)
+        if set(gpu_uuids) == set(instance.taking or spec.gpu_uuids):
+            return
+        if spec.gpu_slices > 1:
+            raise BadOrder(f"instance {uid} is on a slice of a GPU, and stays there; stop it and start another one")
+        if taken := [gpu for gpu in gpus if uid not in gpu.held and gpu.full_for(1)]:
+            raise GpuBusy(", ".join(f"{gpu.uuid} is allocated to instance {', '.join(gpu.held)}" for gpu in taken))
+        if detail := misfit(replace(spec, gpu_uuids=tuple(gpu_uuids)), gpus):
+            raise BadOrder(detail)
+        self.advance()
+        to = way(spec, gpus, self._true_engine(spec), Overheads(), self._true_engine)
+        instance.reshard(to)
+        logger.info("instance %s goes from TP%d to TP%d: %s", uid, spec.tp, to.spec.tp, to)
 
     def tell_truth(self, truth: Truth, model: str | None = None) -> None:
         """Makes engines take other times and watts than the engine model says, from their next iterations on."""

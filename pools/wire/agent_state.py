@@ -38,6 +38,7 @@ class InstanceState(Message, frozen=True):
     kv_address: str = ""  # HOST:PORT where it takes caches of other engines; empty: it takes none by the network
     paths: list[str] | None = None  # of its HTTP interface, where it serves requests; None: not known
     adapters: list[str] = []  # LoRA's that it has loaded, by the names that requests ask for them by
+    reshards: bool = False  # it can go over to other GPUs while it serves
 
     def __repr__(self) -> str:
         shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "engine_key")

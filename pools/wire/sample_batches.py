@@ -130,6 +130,8 @@ class InstanceSampleRow(Message, frozen=True, gc=False):
     url: str | None = None
     detail: str = ""
     start: str = ""  # as InstanceState's
+    tp: int = 0  # of the GPUs that it serves on; 0: the agent does not say
+    reshards: bool = False  # as InstanceState's
 
 
 class ClockDecision(Message, frozen=True):

@@ -130,6 +130,9 @@ class FakeEngineControl:
     def wake(self, uid: str) -> None:
         self._note("wake", uid)
 
+    def reshard(self, uid: str, gpu_uuids: Sequence[str]) -> None:
+        self._note("reshard", uid, tuple(gpu_uuids))
+
     def _note(self, *call: object) -> None:
         self.asked += 1
         if self.error:

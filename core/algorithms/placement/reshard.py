@@ -15,7 +15,7 @@ Replicas hold the same blocks, hence time is not volume: TP4 -> 4TP2 brings 4 bl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,26 +78,44 @@ class Outlook:
     kv_share: float
     serves_on: bool
 
+    @property
+    def serving_s(self) -> float:
+        """Seconds in which the old instances still serve."""
+        if self.kv_share <= 0.0:
+            return 0.0
+        return self.transfer_s + self.sync_s if self.serves_on else self.transfer_s
 
-def plan(current: Sequence[Sequence[int]], target: Sequence[int], gpus: Sequence[int]) -> ReshardPlan:
+    @property
+    def halted_s(self) -> float:
+        """Seconds after that in which nobody does."""
+        return self.transfer_s + self.sync_s - self.serving_s
+
+
+def plan(
+    current: Sequence[Sequence[int]], target: Sequence[int], gpus: Sequence[int], onto: Collection[int] | None = None
+) -> ReshardPlan:
     """Returns the plan of least volume and, among those, of least time.
 
     Args:
         current: The GPUs of each instance that serves now, by rank.
         target: TP degrees of the instances that are to be.
         gpus: Ids of all GPUs of the server that may be used, idle ones included; all of `current` are among them.
+        onto: Those of them on which the next instances are to stand; None: on any.
 
     Raises:
         ValueError: Nobody holds the weights, or there are too few GPUs, or one is named twice or not among `gpus`.
     """
+    open_to = set(gpus if onto is None else onto)
     used = [gpu for instance in current for gpu in instance]
     if not used or any(not instance for instance in current):
         raise ValueError("a re-shard needs an instance that holds the weights")
     if len(set(used)) < len(used) or not set(used) <= set(gpus) or len(set(gpus)) < len(gpus):
         raise ValueError("each GPU belongs to one instance and to the server")
-    if not target or min(target) < 1 or sum(target) > len(gpus):
-        raise ValueError(f"{len(gpus)} GPUs cannot hold instances of TP {', '.join(map(str, target)) or 'nothing'}")
-    graph = _Graph(current, tuple(target), tuple(gpus))
+    if not open_to <= set(gpus):
+        raise ValueError("instances are to stand on GPUs of the server")
+    if not target or min(target) < 1 or sum(target) > len(open_to):
+        raise ValueError(f"{len(open_to)} GPUs cannot hold instances of TP {', '.join(map(str, target)) or 'nothing'}")
+    graph = _Graph(current, tuple(target), tuple(gpus), open_to)
     return graph.answer(graph.match())
 
 
@@ -127,8 +145,11 @@ def _kv_share(share: GpuShare, weight_bytes: float, room_bytes: float) -> float:
 class _Graph:
     """GPUs on one side, next shards on the other. `lacks[g, s]` are the blocks that GPU g would need for shard s."""
 
-    def __init__(self, current: Sequence[Sequence[int]], target: tuple[int, ...], gpus: tuple[int, ...]) -> None:
+    def __init__(
+        self, current: Sequence[Sequence[int]], target: tuple[int, ...], gpus: tuple[int, ...], open_to: Collection[int]
+    ) -> None:
         self.target, self.gpus = target, gpus
+        self.closed = np.array([gpu not in open_to for gpu in gpus])
         self.blocks = math.lcm(EIGHTHS, *(len(instance) for instance in current), *target)
         self.stored: dict[int, frozenset[int]] = dict.fromkeys(gpus, frozenset())
         place: dict[int, tuple[int, int]] = {}  # GPU -> (instance, rank)
@@ -171,6 +192,7 @@ class _Graph:
     def match(self) -> NDArray[np.intp]:
         """The GPU of each shard: most blocks stay, then least time, then shards stay with their instance."""
         weight = self.kept * (len(self.slots) + 1.0) + self.home
+        weight[self.closed] = -_FORBIDDEN
         most = self._kept_by(_assign(weight))
         for limit in sorted(set(self.units.ravel().tolist())):
             allowed = np.where(self.units <= limit, weight, -_FORBIDDEN)

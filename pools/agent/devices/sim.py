@@ -112,5 +112,8 @@ class SimEngineControl:
     def wake(self, uid: str) -> None:
         self._post(uid, "wake", b"")
 
+    def reshard(self, uid: str, gpu_uuids: Sequence[str]) -> None:
+        self._post(uid, "reshard", msgspec.json.encode({"gpu_uuids": list(gpu_uuids)}))
+
     def _post(self, uid: str, what: str, body: bytes) -> None:
         self._client.call("POST", f"/instances/{quote(uid, safe='')}/{what}", body)

@@ -9,7 +9,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from core.ports import EngineLimits, InstanceSpec, InstanceStatus, PermanentError, RetryableError
 
@@ -103,6 +103,10 @@ class VllmRuntime:
         engine = self._serving(uid)
         self._must_have_room(engine.spec)
         engine.wake()
+
+    def reshard(self, uid: str, gpu_uuids: Sequence[str]) -> None:
+        """Raises PermanentError: vLLM's processes keep their GPUs."""
+        raise PermanentError("vLLM stays on the GPUs that it was started with; it ends and starts on others")
 
     # ----------------------------------------------------------------------------------------------
 

@@ -187,6 +187,27 @@ class Batcher:
         self._paused = None
         self._stir(now_s)
 
+    # -- other GPUs --------------------------------------------------------------------------------
+
+    @property
+    def iteration_ends_s(self) -> float | None:
+        """Returns when the iteration in flight ends; None: there is none."""
+        return None if self._current is None else self._current.end_s
+
+    def halt(self, now_s: float) -> None:
+        """Begins no iteration until `resume` or `turn_to`. What runs keeps its place and its cache."""
+        self.advance(now_s)
+        self._paused = "halt"
+
+    def turn_to(self, cost: CostModel, kv_capacity_tokens: float, now_s: float) -> None:
+        """Goes on as another engine, which took over all requests and the cache: what it has no room for is preempted.
+
+        Only between two iterations.
+        """
+        assert self._current is None
+        self.cost, self.cache.capacity, self._steps = cost, int(kv_capacity_tokens), StepTimes()
+        self.resume(now_s)
+
     # -- one iteration -----------------------------------------------------------------------------
 
     def _stir(self, now_s: float) -> None:
@@ -196,6 +217,9 @@ class Batcher:
     def _begin(self, at_s: float) -> None:
         self._begun_s = at_s
         self.cache.expire(at_s)
+        if self._paused == "halt":
+            self._gpus.idle(at_s)
+            return
         if self._paused == "keep":
             while self._queues.active:
                 self._queues.preempt(self._queues.active[-1])

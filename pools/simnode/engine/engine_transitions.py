@@ -56,5 +56,8 @@ class Durations:
     def wake(self, level: int, now_s: float) -> Transition:
         return self._of([("waking up", wake_s(self.overheads, level, self.model, self.tp))], now_s)
 
+    def reshard(self, what: str, seconds: float, now_s: float) -> Transition:
+        return self._of([(what, seconds)], now_s)
+
     def _of(self, steps: Sequence[tuple[str, float]], now_s: float) -> Transition:
         return Transition(tuple((what, seconds / self.speedup) for what, seconds in steps), now_s)

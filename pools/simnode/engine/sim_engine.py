@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -21,6 +22,7 @@ from .generation import Generation
 from .hand_over import Arriving, HandOver
 from .http_api import PATHS, HttpApi
 from .request_reading import Ask, RequestError
+from .resharding import Way
 from .side_channel import KvNetwork, KvOffer, LoadFailed
 from .sim_metrics import EngineGauges, render
 
@@ -64,7 +66,8 @@ class SimInstance:
         self._transition: Transition | None = None
         self._transition_timer: asyncio.TimerHandle | None = None
         self._to_wake: set[str] = set()  # parts of an engine that sleeps, by vLLM's tags
-        self._stable = asyncio.Event()  # it neither starts, falls asleep nor wakes
+        self._stable = asyncio.Event()  # it neither starts, falls asleep, wakes nor goes over to other GPUs
+        self._way: Way | None = None  # to other GPUs, if it is on one
         self._group.allocate(spec.uid, time.monotonic(), self._on_clock, spec.gpu_slices)
 
     # -- life --------------------------------------------------------------------------------------
@@ -137,6 +140,8 @@ class SimInstance:
             start="warm",
             paths=PATHS,
             adapters=tuple(sorted(self.adapters)),
+            reshards=self.spec.gpu_slices == 1,
+            taking=self.taking,
         )
 
     def become(self, engine_model: EngineModel) -> None:
@@ -152,6 +157,50 @@ class SimInstance:
         if self._batcher is not None:
             self._batcher.limits = limits
 
+    # -- other GPUs --------------------------------------------------------------------------------
+
+    @property
+    def taking(self) -> tuple[str, ...]:
+        """The GPUs that it goes over to, by rank; empty: it stays."""
+        return () if self._way is None else self._way.spec.gpu_uuids
+
+    def reshard(self, way: Way) -> None:
+        """Begins to go over to other GPUs; raises Busy.
+
+        It serves while weights move, with the part of its KV cache that these leave. Then it halts, and goes on there
+        with all of its requests.
+        """
+        if self.state != "ready" or self._batcher is None or not self._stable.is_set():
+            raise Busy(f"the engine is {'on its way to other GPUs' if self._way else self.state}")
+        now_s, outlook = time.monotonic(), way.outlook
+        self._way = way
+        self._group.take(way.gpus, now_s)
+        if outlook.serving_s > 0.0:
+            self.advance(now_s)
+            self._batcher.cache.capacity = int(self._batcher.cache.capacity * outlook.kv_share)
+        self._begin(self._durations.reshard("moving weights", outlook.serving_s, now_s), self._halt)
+
+    def _halt(self) -> None:
+        assert self._batcher is not None
+        assert self._way is not None
+        now_s = time.monotonic()
+        self._batcher.halt(now_s)
+        self._begin(self._durations.reshard("joining GPUs", self._way.outlook.halted_s, now_s), self._turn_over)
+
+    def _turn_over(self) -> None:
+        assert self._batcher is not None
+        assert self._way is not None
+        now_s, way = time.monotonic(), self._way
+        self.advance(now_s)
+        if (ends_s := self._batcher.iteration_ends_s) is not None:  # the one in which it was halted
+            self._begin(Transition((("ending an iteration", ends_s - now_s),), now_s), self._turn_over)
+            return
+        self.spec, self._way, self._engine_model = way.spec, None, way.engine()
+        self._durations = replace(self._durations, tp=way.spec.tp)
+        self._group.turn_to(way.gpus, self._engine_model, now_s)
+        self._batcher.turn_to(self._engine_model, self._engine_model.kv_capacity_tokens, now_s)
+        self._settle()
+
     # -- sleep -------------------------------------------------------------------------------------
 
     @property
@@ -162,8 +211,8 @@ class SimInstance:
         """Begins to; asleep already is fine. Raises Busy."""
         if self.sleeping and self.state == "sleeping":
             return
-        if self.state != "ready" or self._batcher is None:
-            raise Busy(f"the engine is {self.state}")
+        if self.state != "ready" or self._batcher is None or self._way is not None:
+            raise Busy(f"the engine is {'on its way to other GPUs' if self._way else self.state}")
         self.state, self.sleep_level = "sleeping", level
         self._stable.clear()
         self._to_wake = {"weights", "kv_cache"}
@@ -227,7 +276,8 @@ class SimInstance:
         def over() -> None:
             self._transition = self._transition_timer = None
             then()
-            self._stable.set()
+            if self._transition is None:
+                self._stable.set()
 
         self._transition_timer = asyncio.get_running_loop().call_later(transition.total_s, over)
 

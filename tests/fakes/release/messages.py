@@ -153,6 +153,7 @@ def _agent() -> wire.AgentState:
         ttft_s=0.31,
         tpot_s=0.052,
         detail="weights are loaded",
+        reshards=True,
         progress=0.75,
         engine_limits=EngineLimits(1_024, 128, 0.1, 512, 2.0, 0.5, 1.6),
         shadow_of=OTHER,
@@ -246,7 +247,8 @@ def _batch() -> wire.AgentBatch:
         wire.GpuSampleRow(NOW_S, "SIM-loc1-a100-1", None, None, None, None, None, None, None, None, None),
     ]
     instance = wire.InstanceSampleRow(
-        *(NOW_S, UID, "ready", 12, 1, 0.43, 1.5e6, 2.5e5, 0.31, 0.052, 1110.0, "http://127.0.0.1:9001", "well", "cold")
+        *(NOW_S, UID, "ready", 12, 1, 0.43, 1.5e6, 2.5e5, 0.31, 0.052, 1110.0, "http://127.0.0.1:9001", "well", "cold"),
+        **{"tp": 2, "reshards": True},
     )
     clock = wire.ClockDecision(
         NOW_S,

@@ -233,3 +233,43 @@ def test_options_limits_and_shadow_go_into_the_start() -> None:
     sent = wire.encode(desired_instance("b", options=options, engine_limits=limits, shadow_of="a"))
     spec = spec_of(wire.decode(sent, wire.DesiredInstance))
     assert (spec.options, spec.limits, spec.shadow_of) == (options, limits, "a")
+
+
+def test_engine_goes_over_to_its_gpus_once_when_others_are_wanted() -> None:
+    bench = Bench()
+    bench.act(desired_instance("a"))
+    bench.runtime.become("a", "ready")
+    here = bench.runtime.statuses["a"] = replace(bench.runtime.statuses["a"], reshards=True)
+    wanted = desired_instance("a", gpus=("G0", "G1"))
+    bench.control.error = RetryableError("G1 is allocated to another instance")
+    assert not bench.act(wanted)
+    assert bench.reconciler.errors == ["cannot take instance a to other GPUs: G1 is allocated to another instance"]
+    bench.control.error = None
+    assert bench.act(wanted)
+    bench.runtime.statuses["a"] = replace(here, taking=("G1", "G0"))
+    assert not bench.act(wanted)
+    bench.runtime.statuses["a"] = replace(here, gpu_uuids=("G1", "G0"))
+    assert not bench.act(wanted)
+    assert bench.control.calls == [("reshard", "a", ("G0", "G1"))]
+    assert bench.runtime.calls == [("start", "a")]
+
+
+def test_engine_ends_and_starts_on_its_gpus_when_it_cannot_go_over_to_them() -> None:
+    bench = Bench()
+    bench.act(desired_instance("a"))
+    bench.runtime.become("a", "ready")
+    wanted = desired_instance("a", gpus=("G0", "G1"))
+    assert bench.act(wanted)
+    assert bench.control.calls == []
+    bench.runtime.statuses.pop("a")  # its last request has ended
+    bench.act(wanted)
+    assert bench.runtime.calls == [("start", "a"), ("drain", "a"), ("start", "a")]
+    assert bench.runtime.statuses["a"].gpu_uuids == ("G0", "G1")
+
+
+def test_engine_starts_on_its_new_gpus_when_it_was_lost_on_the_way() -> None:
+    bench = Bench()
+    bench.act(desired_instance("a"))
+    bench.runtime.statuses.pop("a")
+    bench.act(desired_instance("a", gpus=("G0", "G1")))
+    assert bench.runtime.statuses["a"].gpu_uuids == ("G0", "G1")

@@ -183,3 +183,14 @@ def test_nobody_serves_when_not_even_what_comes_fits():
 def test_nothing_happens_when_nothing_changes():
     found = outlook(plan([(0, 1)], (2,), range(2)), LLAMA, ROOM, 300 * GB, 0.95)
     assert (found.transfer_s, found.sync_s, found.serves_on) == (0.0, 0.0, True)
+
+
+def test_shards_stand_where_they_may_when_other_gpus_would_move_less():
+    free = plan([tuple(range(8))], (4,), range(8))
+    bound = plan([tuple(range(8))], (4,), range(8), onto={4, 5, 6, 7})
+    assert set(bound.instances[0]) == {4, 5, 6, 7}
+    assert free.units <= bound.units
+    with pytest.raises(ValueError, match="2 GPUs cannot hold instances of TP 4"):
+        plan([(0, 1)], (4,), range(8), onto={0, 1})
+    with pytest.raises(ValueError, match="on GPUs of the server"):
+        plan([(0, 1)], (4,), range(4), onto={0, 1, 2, 9})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from core.ports import EngineLimits
 from pools.simnode.engine.generation import Generation
 from tests.unit.laws import examples
-from tests.unit.pools.simnode.engine.engine_bench import STEP_S, Bench
+from tests.unit.pools.simnode.engine.engine_bench import STEP_S, Bench, Cost
 
 
 def test_tokens_come_when_the_cost_model_says_when_one_request_runs() -> None:
@@ -178,3 +178,36 @@ def test_every_token_comes_once_and_in_order_when_load_is_random(
     assert bench.batcher.counters.prompt_tokens == sum(prompt for prompt, _, _ in requests)
     times = [at_s for at_s, _ in bench.gpus.draws]
     assert times == sorted(times)
+
+
+def test_requests_keep_their_cache_and_go_on_elsewhere_when_the_engine_is_halted() -> None:
+    bench, after = Bench(capacity_tokens=1000), Cost()
+    running = bench.ask("running", prompt=100, output=20)
+    bench.run(0.1)
+    bench.batcher.halt(0.1)
+    ends_s = bench.batcher.iteration_ends_s
+    assert ends_s is not None
+    bench.ask("late", prompt=100, output=5, at_s=0.11)
+    bench.run(3.0)
+    assert (bench.batcher.iteration_ends_s, bench.tokens["late"]) == (None, [])
+    begun, room = len(bench.tokens["running"]), running.kv_tokens
+    assert room == 99 + begun  # the last token is yet to be computed
+    bench.batcher.turn_to(after, 5000, 3.0)
+    bench.run(9.0)
+    assert bench.tokens["running"][-1] == (19, "stop")
+    assert bench.tokens["late"][-1] == (4, "stop")
+    assert bench.batcher.counters.preemptions == 0
+    assert after.asked[0][1:] == (((100, 0),), 1, room + 1)
+
+
+def test_requests_are_computed_again_when_the_next_engine_has_no_room_for_them() -> None:
+    bench, after = Bench(capacity_tokens=1000), Cost()
+    for name in ("first", "second"):
+        bench.ask(name, prompt=400, output=30)
+    bench.run(0.2)
+    bench.batcher.halt(0.2)
+    bench.run(0.3)
+    bench.batcher.turn_to(after, 500, 0.3)
+    bench.run(9.0)
+    assert bench.batcher.counters.preemptions == 1
+    assert [own[-1] for own in bench.tokens.values()] == [(29, "stop")] * 2
