@@ -39,6 +39,11 @@ class PhaseRates:
         return self.answers_rps / both_rps if both_rps > 0.0 else 0.5
 
     @property
+    def leaning(self) -> float:
+        """The prompts that an instance does in the time of an answer: those with the most of unlike ones do prompts."""
+        return self.prompts_rps / self.answers_rps if self.answers_rps > 0.0 else math.inf
+
+    @property
     def apart(self) -> float:
         """The requests that instances sustain whose parts are done apart, for each one that they do of whole ones."""
         if self.whole_rps <= 0.0:

@@ -13,7 +13,7 @@ from core.algorithms.split.virtual_passes import parts
 from core.engine.engine_model import EngineModel, engine_model
 from core.observations.limits import planned
 from core.observations.request import split_given
-from core.observations.request.phase_share import phase_rates
+from core.observations.request.phase_share import PhaseRates, phase_rates
 from core.observations.request.request_configs import ITL_S
 from core.observations.request.split_configs import split_config
 from core.observations.request.split_given import EnginePasses, Looks, engine_passes
@@ -119,17 +119,32 @@ def best_cut(
     return Cut(found.first, found.second, found.tokens, found.total)
 
 
-def share_of(instance: Instance, limits: Limits, mix: RequestMix, policy: wire.RequestPolicy) -> float:
-    """Returns the share of instances like this one that are to do prompts alone (BiScale's first tier).
+def by_rates(
+    instances: Sequence[Instance], limits: Limits, mix: RequestMix, policy: wire.RequestPolicy
+) -> tuple[list[Instance], float]:
+    """Returns the instances, those that lean most to prompts first, and the share that is to do prompts alone.
+
+    The share is BiScale's first tier.
 
     Args:
+        instances: At least one; those that lean as much stay in their order.
         limits: Of the call; clocks keep the policy's shares of them.
 
     Raises:
         UnknownConfiguration, ValueError: As `best_cut`.
     """
     kept = planned(limits, policy.clock_ttft_share, policy.clock_tpot_share)
-    return phase_rates(_model(instance), _limits(instance), mix, kept).first_share
+    known: dict[tuple[object, ...], PhaseRates] = {}
+
+    def rates(instance: Instance) -> PhaseRates:
+        state, limits = instance.state, _limits(instance)
+        kind = state.engine_model_name, state.gpu_type, state.tp, state.engine, limits
+        if kind not in known:
+            known[kind] = phase_rates(_model(instance), limits, mix, kept)
+        return known[kind]
+
+    found = sorted(instances, key=lambda instance: -rates(instance).leaning)
+    return found, rates(found[0]).first_share
 
 
 def _room_tokens(instance: Instance) -> int:
@@ -141,7 +156,7 @@ def warm_up(instance: Instance, call: Call) -> None:
     mix = RequestMix().after(call.prompt_tokens or 1, call.predicted_tokens or 1)
     for split in ("any", "none"):
         best_cut([instance], [instance], call, split, wire.RequestTuning(), mix)
-    share_of(instance, Limits(1.0, 0.1), mix, wire.RequestPolicy())
+    by_rates([instance], Limits(1.0, 0.1), mix, wire.RequestPolicy())
     limits = _limits(instance)
     passes = EnginePasses(_model(instance), limits.max_num_batched_tokens, limits.max_num_seqs, ITL_S)
     passes.costs(instance.state.max_mhz, np.array([[0, 1, 1]]))

@@ -85,9 +85,9 @@ class Splitter:
             answer = min(call.predicted_tokens or 1, call.max_tokens or math.inf)
             mix = self._mixes[key] = self._mixes[key].after(call.prompt_tokens or 1, int(answer))
             try:
-                share = tuning.split_first_share
+                own, share = sorted(own, key=lambda i: i.uid), tuning.split_first_share
                 if tuning.split_by_rates:
-                    share = self._plans.share_of(own[0], call.limits(service), mix, service.policy)
+                    own, share = self._plans.by_rates(own, call.limits(service), mix, service.policy)
                 first, second = self._groups(own, route, share, key, request)
                 found = self._plans.best_cut(first, second, call, service.policy.split, tuning, mix)
             except (UnknownConfiguration, ValueError) as error:
@@ -129,10 +129,9 @@ class Splitter:
     def _groups(
         self, own: Sequence[Instance], route: str, share: float, key: str, request: RouteRequest
     ) -> tuple[Sequence[Instance], Sequence[Instance]]:
-        by_name = sorted(own, key=lambda i: i.uid)
         if route not in (ROUND_ROBIN, LEAST_LOADED, Route.LEAST_ENERGY):
-            return groups(by_name, _decoding, share)
-        prompts, answers = groups(by_name, lambda _: 0, share)
+            return groups(own, _decoding, share)
+        prompts, answers = groups(own, lambda _: 0, share)
         if route == Route.LEAST_ENERGY:
             return self._routed(prompts, ROUND_ROBIN, f"{key}/0"), [_least_energy(answers, request)]
         return self._routed(prompts, route, f"{key}/0"), self._routed(answers, route, f"{key}/1")

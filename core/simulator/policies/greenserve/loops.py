@@ -90,7 +90,11 @@ class _Service:
         split = self.demand.config.split
         firsts = len(every)
         if split is not None and firsts > 1:
-            share = self.demand.load.phases(every[0][1]).first_share if split.by_rates else split.first_share
+            share = split.first_share
+            if split.by_rates:
+                rates = {mode: self.demand.load.phases(mode) for _, mode in every}
+                every.sort(key=lambda kind: -rates[kind[1]].leaning)
+                share = rates[every[0][1]].first_share
             firsts = first_parts(firsts, share)
         kinds = [loops.kind(self.demand.service, *kind) for kind in every]
         return Counter((self.pools[0 if n < firsts else 1], kind) for n, kind in enumerate(kinds))

@@ -1,4 +1,4 @@
-"""Shares a device out among its models: what each needs, and of the rest a part by weight, within floors and ceilings."""
+"""Shares a device out among its models: what each needs, and of the rest parts by weight, within floor and ceiling."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from core.simulator.kernel.commands import Start
 from core.simulator.policies import CellLoad, SiteInfo, build, read_policy
 from core.simulator.policies.greenserve import GreenserveConfig
 from core.simulator.policies.greenserve.demand import ServiceDemand
+from core.simulator.policies.greenserve.loops import Greenserve
 from core.simulator.runs.runner import requests_of, run_scenario
 from core.simulator.scenario.scenario import read_scenario
 from core.types import Limits, Mode, SetSmClock
@@ -278,6 +279,16 @@ def test_share_is_that_of_rates_which_both_parts_sustain():
     demand = ServiceDemand(read_policy({"name": "voltanallm"}), *one_service(Limits(0.6, 0.1)))
     assert found["chat"] == round(8 * demand.load.phases(Mode(H100, 8)).first_share)
     assert 0 < found["chat"] < 8
+
+
+@pytest.mark.parametrize("tps", [(2, 8), (4, 8), (2, 4)])
+def test_of_unlike_instances_those_that_lean_most_to_prompts_do_them(tps):
+    own = Greenserve(read_policy({"name": "biscale"}), world({"east": 64}, tps, limits=Limits(0.6, 0.1))).services[0]
+    modes = [Mode(H100, tp) for tp in tps]
+    own.wanted = {("east", mode): 1 for mode in modes}
+    leaning = {mode.tp: own.demand.load.phases(mode).leaning for mode in modes}
+    by_pool = {pool: kind.tp for pool, kind in own.parts()}
+    assert leaning[by_pool[own.pools[0]]] > leaning[by_pool[own.pools[1]]]
 
 
 def one_service(limits):

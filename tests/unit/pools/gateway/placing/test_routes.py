@@ -183,6 +183,18 @@ async def test_part_is_the_one_by_rates_when_the_policy_says_so() -> None:
     assert shares[0] > shares[1]
 
 
+async def test_of_unlike_instances_the_same_one_does_prompts_whatever_their_names() -> None:
+    tuning = wire.RequestTuning(split_by_rates=True)
+    prompts = set()
+    for tps in ((4, 8), (8, 4)):
+        house, splitter = splitting("round_robin", "prompt", count=2, tuning=tuning)
+        house.fake.tps = dict(enumerate(tps))
+        house.publish()
+        ((first, _),) = set(parts(house, splitter, 2))
+        prompts.add(tps[first])
+    assert len(prompts) == 1
+
+
 async def test_answers_go_where_they_take_least_energy_and_prompts_by_turns() -> None:
     house, splitter = splitting("least_energy", "prompt")
     assert [pair[0] for pair in parts(house, splitter, 4)] == [0, 1, 0, 1]
