@@ -278,12 +278,22 @@ class ForwardLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightTransfer:
+    """One GPU sends another a part of the weights of the whole model; GPUs by their places on the node."""
+
+    source: int
+    target: int
+    weights_share: float
+
+
+@dataclass(frozen=True, slots=True)
 class ReshardNode:
     """The instances of a pool on one node become others (TP degrees, rising), in place.
 
     For `transfer_s` weights move while the old ones serve with `kv_share` of their KV cache, then engines synchronise
     for `sync_s`. `serves_on`: the old ones serve until the new are up; else `shift_rps` are to be shifted to the rest
-    of the pool first.
+    of the pool first. `change`: how it is made; where that is not in place, the times are those of ends and starts.
+    `measured`: the times are what such changes took here, not what is published. `transfers`: the re-shard plan.
     """
 
     pool: PoolKey
@@ -296,6 +306,9 @@ class ReshardNode:
     kv_share: float
     serves_on: bool
     shift_rps: float
+    change: ChangeKind = ChangeKind.IN_PLACE
+    measured: bool = False
+    transfers: tuple[WeightTransfer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

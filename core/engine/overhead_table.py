@@ -21,10 +21,13 @@ def wake_key(model: str, gpu: str, tp: int) -> str:
     return f"waking of {model} on {gpu}/TP{tp}"
 
 
-def reshard_key(model: str, gpu: str, source: Sequence[int], target: Sequence[int]) -> str:
-    """Returns the table's key of a re-shard; the order of TP degrees in a layout does not count."""
+def reshard_key(model: str, gpu: str, source: Sequence[int], target: Sequence[int], *, in_place: bool = True) -> str:
+    """Returns the table's key of a re-shard, in place or by the end of old instances and the start of new ones.
+
+    The order of TP degrees in a layout does not count.
+    """
     layouts = ("+".join(f"TP{tp}" for tp in sorted(layout)) for layout in (source, target))
-    return f"re-shard of {model} on {gpu} from {' to '.join(layouts)}"
+    return f"{'re-shard' if in_place else 'restart'} of {model} on {gpu} from {' to '.join(layouts)}"
 
 
 @dataclass(frozen=True, slots=True)

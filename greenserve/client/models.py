@@ -788,7 +788,13 @@ class GpuType(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """The API's instance."""
+    """The API's instance.
+
+    Attributes:
+        reshards: Its engine can go over to other GPUs while it serves.
+        reshard_at: When it was last to go over to other GPUs in place. Empty: never.
+        resharded_at: When it served there. Empty: not yet.
+    """
 
     uid: UUID
     service: str
@@ -804,6 +810,9 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     created_at: Time
     ready_at: Time | None
+    reshards: bool
+    reshard_at: Time | None
+    resharded_at: Time | None
     stopped_at: Time | None
     decision: int | None
 

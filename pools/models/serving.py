@@ -293,7 +293,16 @@ class Instance(models.Model):
     wake_asked_at = models.DateTimeField(null=True, blank=True, help_text="When it was last asked to wake from sleep.")
     woken_at = models.DateTimeField(null=True, blank=True, help_text="When it was ready after that; null: not yet.")
     stopped_at = models.DateTimeField(null=True, blank=True)
-    decision_id = models.BigIntegerField(null=True, blank=True, help_text="The decision that started it.")
+    decision_id = models.BigIntegerField(
+        null=True, blank=True, help_text="The decision that started it, or that last took it to other GPUs."
+    )
+    reshards = models.BooleanField(
+        default=False, db_default=False, help_text="Its engine can go over to other GPUs while it serves."
+    )
+    reshard_at = models.DateTimeField(
+        null=True, blank=True, help_text="When it was last to go over to other GPUs in place. Empty: never."
+    )
+    resharded_at = models.DateTimeField(null=True, blank=True, help_text="When it served there. Empty: not yet.")
     replaces = models.JSONField(
         default=list, blank=True, help_text="Shadow start: uids of instances that serve until this one is ready."
     )

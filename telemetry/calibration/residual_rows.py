@@ -178,13 +178,16 @@ def _write(
 def _engines(now: datetime, limits: Mapping[str, EngineLimits]) -> dict[Configuration, list[_Engine]]:
     """Returns the engines of this turn by configuration.
 
-    Left out are those that share GPUs with another one, or may, since meters say nothing of each, and those whose
-    requests are split, since caches that are kept for others count as theirs.
+    Left out are those that share GPUs with another one, or may, since meters say nothing of each, those whose requests
+    are split, since caches that are kept for others count as theirs, and those that were on other GPUs meanwhile.
     """
+    since = now - timedelta(seconds=STRETCH_S + SETTLE_S)
     shared = InstanceGpu.objects.filter(released_at=None).values("gpu").annotate(n=Count("pk")).filter(n__gt=1)
     live = (
         Instance.objects.filter(state=Instance.State.READY, desired=Instance.Desired.RUNNING, node__isnull=False)
         .exclude(node__gpu_slices__gt=1)
+        .exclude(reshard_at__isnull=False, resharded_at__isnull=True)
+        .exclude(resharded_at__gt=since)
         .exclude(gpu_holds__in=InstanceGpu.objects.filter(released_at=None, gpu__in=shared.values("gpu")))
         .select_related("model_card", "pool__service", "pool__request_class")
         .order_by("pk")

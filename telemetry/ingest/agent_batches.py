@@ -103,6 +103,7 @@ class SampleWriter:
         self._decoded: dict[GpuLabels, tuple[bytes, bytes, bytes]] = {}
         self._states: dict[bytes, int] = {b"": 0}
         self._newest: dict[int, float] = {}  # instance -> time of the state applied last
+        self._degrees: dict[int, int] = {}  # instance -> TP degree of the GPUs that it was last seen on
         self.unknown: Counter[str] = Counter()
 
     def write(self, batches: Iterable[AgentBatch]) -> int:
@@ -240,6 +241,7 @@ class SampleWriter:
                 "state": row.state,
                 "url": (row.url or "")[:200],
                 "detail": row.detail.replace("\0", "")[:300],
+                "reshards": row.reshards,
             }
             live = Instance.objects.filter(pk=instance_id).exclude(state=Instance.State.STOPPED)
             changed = live.exclude(**fields).update(**fields)
@@ -249,6 +251,10 @@ class SampleWriter:
             if row.state in (Instance.State.READY, Instance.State.SLEEPING):  # one of the warm pool serves later
                 first = live.filter(ready_at__isnull=True)
                 first.update(ready_at=_moment(row.at_s), start_kind=row.start if row.start in Instance.Start else "")
+            if row.tp and row.tp != self._degrees.get(instance_id):
+                self._degrees[instance_id] = row.tp
+                on_its_way = live.filter(reshard_at__lt=_moment(row.at_s), resharded_at__isnull=True, tp=row.tp)
+                on_its_way.update(resharded_at=_moment(row.at_s))
 
     def _skip(self, what: str, name: str) -> None:
         """Counts a row that is skipped. It is no error: a node may be deleted while its agent still reports."""

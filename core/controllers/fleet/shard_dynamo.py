@@ -10,6 +10,8 @@ the others first. Where nobody could take it, the node stays, unless what runs c
 
 The paper changes nodes in place. Where instances cannot, new ones start: beside the old ones, which serve until then,
 or on their GPUs, once they have ended what they had (`ShardPool.change`). Such a change takes what starts take.
+Live engines change in place one by one (`ShardPool.one_by_one`): one becomes one, so that others end first where there
+are to be fewer, and start after it where there are to be more.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from core.types import (
     Rationale,
     Reason,
     ReshardNode,
+    WeightTransfer,
 )
 
 _EPS = 1e-9
@@ -53,7 +56,8 @@ class ShardPool:
     """A pool of one GPU type. `nodes`: what runs on each now, an empty layout included.
 
     `limits`: the strictest of the services and classes that share the pool now. `drain_s`: what an old instance takes
-    to end the requests that it has; of a restart.
+    to end the requests that it has; of one that ends. `one_by_one`: in place, each instance becomes one; else some
+    become others together, as in the paper.
     """
 
     key: PoolKey
@@ -69,6 +73,7 @@ class ShardPool:
     gpus_per_node: int = 8
     change: ChangeKind = ChangeKind.IN_PLACE
     drain_s: float = 0.0
+    one_by_one: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +301,7 @@ class _View:
     def _cost_j(self, command: ReshardNode) -> float:
         """Returns what a change draws that serves nobody: in place as much as the new instances do under load, else
         what their GPUs draw while they start."""
-        if self.pool.change is ChangeKind.IN_PLACE:
+        if self._moves_weights(command.source, command.target):
             added_w = sum(self.busy_w.get(tp, 0.0) for tp in command.target)
             return added_w * (command.transfer_s + command.sync_s)
         params = gpu(self.pool.gpu)
@@ -311,43 +316,57 @@ class _View:
 
     def _command(self, node: str, source: Layout, target: Layout) -> ReshardNode:
         """Returns the command that takes a node from one layout to the other: a re-shard plan, starts, or an end."""
-        pool, table = self.pool, self.obs.overheads
+        pool = self.pool
         if not source:
             took_s = self._start_s(target)
-            return ReshardNode(pool.key, node, pool.gpu, source, target, took_s, 0.0, 1.0, True, 0.0)
+            return ReshardNode(pool.key, node, pool.gpu, source, target, took_s, 0.0, 1.0, True, 0.0, pool.change)
         share_rps = self.load_rps * self.carries({node: source}) / max(_EPS, self.carries(pool.nodes))
         if not target:
-            return ReshardNode(pool.key, node, pool.gpu, source, target, 0.0, 0.0, 1.0, False, share_rps)
-        if pool.change is not ChangeKind.IN_PLACE:
-            took_s, stops = self._start_s(_less(target, source)), self._stops(source, target)
-            if not stops:
-                return ReshardNode(pool.key, node, pool.gpu, source, target, took_s, 0.0, 1.0, True, 0.0)
-            took_s += pool.drain_s
-            shift_rps = share_rps * self.carries({node: stops}) / max(_EPS, self.carries({node: source}))
-            return ReshardNode(pool.key, node, pool.gpu, source, target, 0.0, took_s, 1.0, False, shift_rps)
-        out = reshard.outlook(
-            _way(source, target, pool.gpus_per_node),
-            pool.weight_bytes,
-            pool.room_bytes,
-            self.obs.link_bytes_per_s,
-            self.obs.sync_s,
-        )
-        published_s = out.transfer_s + out.sync_s
-        whole_s = table.get(reshard_key(pool.model, pool.gpu, source, target), published_s)
-        scale = whole_s / published_s if published_s > 0.0 else 1.0
-        shift_rps = 0.0 if out.serves_on else share_rps
+            return ReshardNode(pool.key, node, pool.gpu, source, target, 0.0, 0.0, 1.0, False, share_rps, pool.change)
+        if self._moves_weights(source, target):
+            return self._in_place(node, source, target, share_rps)
+        took_s, stops = self._start_s(_less(target, source)), self._stops(source, target)
+        if not stops:
+            return ReshardNode(pool.key, node, pool.gpu, source, target, took_s, 0.0, 1.0, True, 0.0, pool.change)
+        took_s, measured = self._took_s(source, target, took_s + pool.drain_s)
+        shift_rps = share_rps * self.carries({node: stops}) / max(_EPS, self.carries({node: source}))
         return ReshardNode(
-            pool.key,
-            node,
-            pool.gpu,
-            source,
-            target,
-            scale * out.transfer_s,
-            scale * out.sync_s,
-            out.kv_share,
-            out.serves_on,
-            shift_rps,
+            *(pool.key, node, pool.gpu, source, target, 0.0, took_s, 1.0, False, shift_rps, pool.change, measured)
         )
+
+    def _in_place(self, node: str, source: Layout, target: Layout, share_rps: float) -> ReshardNode:
+        """Returns the command of a re-shard plan.
+
+        One by one, the node counts as out while others of it end or start.
+        """
+        pool = self.pool
+        ends, begins = _apart(source, target) if pool.one_by_one else ((), ())
+        found = _way(_less(source, ends), _less(target, begins), pool.gpus_per_node)
+        out = reshard.outlook(found, pool.weight_bytes, pool.room_bytes, self.obs.link_bytes_per_s, self.obs.sync_s)
+        transfer_s, sync_s = out.transfer_s + (pool.drain_s if ends else 0.0), out.sync_s + self._start_s(begins)
+        published_s = transfer_s + sync_s
+        whole_s, measured = self._took_s(source, target, published_s)
+        scale = whole_s / published_s if published_s > 0.0 else 1.0
+        serves_on = out.serves_on and not ends and not begins
+        return ReshardNode(
+            *(pool.key, node, pool.gpu, source, target, scale * transfer_s, scale * sync_s, out.kv_share, serves_on),
+            shift_rps=0.0 if serves_on else share_rps,
+            measured=measured,
+            transfers=tuple(
+                WeightTransfer(one.source, one.target, len(one.blocks) / found.block_count) for one in found.transfers
+            ),
+        )
+
+    def _moves_weights(self, source: Layout, target: Layout) -> bool:
+        """Says whether instances become others in place; one by one, where there are both."""
+        both = bool(_less(source, target) and _less(target, source))
+        return self.pool.change is ChangeKind.IN_PLACE and (both or not self.pool.one_by_one)
+
+    def _took_s(self, source: Layout, target: Layout, published_s: float) -> tuple[float, bool]:
+        """Returns the seconds of a change as measured, and true; or as published, and false."""
+        in_place = self.pool.change is ChangeKind.IN_PLACE
+        key = reshard_key(self.pool.model, self.pool.gpu, source, target, in_place=in_place)
+        return self.obs.overheads.get(key, published_s), key in self.obs.overheads.seconds
 
     def _lost_rps(self, command: ReshardNode) -> tuple[float, float]:
         """Returns the capacity that is gone while a node changes (all, or what the smaller KV cache may cost), and for
@@ -360,7 +379,7 @@ class _View:
 
     def _stops(self, source: Layout, target: Layout) -> Layout:
         """Returns the instances that serve nobody while a node changes, if the old ones do not serve on."""
-        if self.pool.change is ChangeKind.IN_PLACE:
+        if self._moves_weights(source, target):
             return source
         gone = _less(source, target)
         return gone if self.pool.change is ChangeKind.RESTART and _less(target, source) else ()
@@ -435,6 +454,15 @@ def _way(source: Layout, target: Layout, gpus: int) -> reshard.ReshardPlan:
         places.append(tuple(range(at, at + tp)))
         at += tp
     return reshard.plan(places, target, range(gpus))
+
+
+def _apart(source: Layout, target: Layout) -> tuple[Layout, Layout]:
+    """Returns the instances that end and those that start where the others become one another one by one, the largest
+    first.
+    """
+    old, new = _less(source, target)[::-1], _less(target, source)[::-1]
+    both = min(len(old), len(new))
+    return old[both:], new[both:]
 
 
 def _less(layout: Layout, other: Layout) -> Layout:

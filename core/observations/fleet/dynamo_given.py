@@ -233,6 +233,7 @@ def shard_pool(
     known: Mapping[Mode, LoadProfile],
     start_s: float,
     change: ChangeKind = ChangeKind.IN_PLACE,
+    one_by_one: bool = False,
 ) -> ShardPool:
     """Returns a pool as shard is given it.
 
@@ -240,6 +241,8 @@ def shard_pool(
         load: What comes to these nodes.
         known: The profile of one instance, by mode; those of other GPUs or too large for a server are left out.
         start_s: Time that a start takes.
+        change: How instances become others.
+        one_by_one: In place each becomes one, as live.
 
     Raises:
         UnknownConfiguration: The engine model does not know what a server runs at its best.
@@ -260,7 +263,8 @@ def shard_pool(
         start_s=start_s,
         gpus_per_node=servers.best.tp,
         change=change,
-        drain_s=0.0 if change is ChangeKind.IN_PLACE else _longest_s(own, load.lengths),
+        drain_s=0.0 if change is ChangeKind.IN_PLACE and not one_by_one else _longest_s(own, load.lengths),
+        one_by_one=one_by_one,
     )
 
 

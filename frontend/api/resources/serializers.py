@@ -37,7 +37,7 @@ class InstanceSerializer(serializers.ModelSerializer):
                 "state",
                 "detail",
             ),
-            *("created_at", "ready_at", "stopped_at", "decision"),
+            *("created_at", "ready_at", "reshards", "reshard_at", "resharded_at", "stopped_at", "decision"),
         )
 
 

@@ -13,12 +13,13 @@ from django.utils import timezone
 
 from core.controllers.fleet.explain import gpus_of
 from core.engine.gpu_slices import sliced
+from core.policy.knobs import DYNAMO
 from core.types import Command, Mode, ScaleTo, SetTpDegrees
 from pools import database_locks, wire
 from pools.database_locks import Lock
 from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, Service
 from scheduler.control import active_operations, sleep_states
-from scheduler.control.apply import gpu_memory, stand_ins, warm_pool
+from scheduler.control.apply import gpu_memory, in_place, stand_ins, warm_pool
 from scheduler.control.apply.budgets import within
 from scheduler.control.apply.node_placement import NodeRoom, Placement, SliceId, Standing, Start, Wanted, place
 from scheduler.control.turn_context import TurnContext
@@ -114,12 +115,15 @@ def finish_drains(agents: Mapping[str, wire.AgentState], now: datetime) -> froze
 def apply_placement(service: Service, reporting: Collection[str], decisions: Mapping[int, int]) -> frozenset[str]:
     """Brings instances towards the pools' wanted workers, and names the nodes to nudge.
 
-    `decisions`: pool -> the decision that new ones carry.
+    `decisions`: pool -> the decision that new ones carry, and those that change in place.
     """
     sleeps = sleep_states.of(service)
     wanted, standing, rooms = _wanted(service), _standing(service), _rooms(service, reporting)
     if sleeps.asleep:
         wanted = [replace(pool, workers={}) for pool in wanted]
+    changes = in_place.turns(wanted, standing, rooms)
+    standing, rooms = list(changes.standing), list(changes.rooms)
+    turned = {_turn(turn, decisions.get(turn.pool_id)) for turn in changes.turns}
     plan = stand_ins.serve_on(place(wanted, standing, rooms), wanted, standing, rooms)
     warm = dict(service.pools.filter(request_class__partition=service.partition_id).values_list("pk", "warm"))
     if sleeps.asleep:
@@ -127,7 +131,7 @@ def apply_placement(service: Service, reporting: Collection[str], decisions: Map
     kept = warm_pool.keep(plan, wanted, standing, rooms, warm)
     plan = replace(plan, drains=tuple(pk for pk in plan.drains if pk not in kept.asleep))
     names = dict(Node.objects.values_list("pk", "name"))
-    nodes = {names[node_id] for node_id in (*_apply(service, plan, decisions), *_keep_warm(service, kept))}
+    nodes = {names[node_id] for node_id in (*turned, *_apply(service, plan, decisions), *_keep_warm(service, kept))}
     for pool_id, mode in plan.unplaceable:
         log.warning("%s of pool %d fits on no node as things are", mode.name, pool_id)
     return frozenset(nodes)
@@ -177,18 +181,36 @@ def _start(service: Service, start: Start, decision_id: int | None, desired: str
     )
 
 
-def _slices(start: Start) -> Iterator[tuple[int, int]]:
+def _turn(turn: in_place.Turn, decision_id: int | None) -> int:
+    """Writes the GPUs to which an instance is to go over; its agent sees to it. Returns its node."""
+    now = timezone.now()
+    mine = InstanceGpu.objects.filter(instance_id=turn.id)
+    wanted = {gpu_id for gpu_id, _ in _slices(turn)}
+    mine.filter(released_at__isnull=True).exclude(gpu_id__in=wanted).update(released_at=now)
+    for gpu_id in wanted:
+        mine.update_or_create(instance_id=turn.id, gpu_id=gpu_id, defaults={"released_at": None})
+    instance = Instance.objects.get(pk=turn.id)
+    instance.tp, instance.reshard_at, instance.resharded_at = turn.mode.tp, now, None
+    instance.decision_id = instance.decision_id if decision_id is None else decision_id
+    instance.save(update_fields=["tp", "reshard_at", "resharded_at", "decision_id"])
+    log.info("instance %s goes over to %s in place", instance.uid, turn.mode.name)
+    assert instance.node_id is not None
+    return instance.node_id
+
+
+def _slices(placed: Start | in_place.Turn) -> Iterator[tuple[int, int]]:
     """Returns the GPU and the slice of it for each id, which `_standing` and `_rooms` gave."""
-    for found in start.gpu_ids:
+    for found in placed.gpu_ids:
         assert isinstance(found, tuple)
         yield found
 
 
 def _wanted(service: Service) -> list[Wanted]:
     pools = Pool.objects.filter(service=service).select_related("request_class")
-    shadow = service.policy_knobs().shadow
+    knobs = service.policy_knobs()
+    how = knobs.shadow, knobs.shard == DYNAMO
     return [
-        Wanted(pool.pk, pool.site_id, pool.request_class.name, workers_from_json(pool.workers), shadow)
+        Wanted(pool.pk, pool.site_id, pool.request_class.name, workers_from_json(pool.workers), *how)
         for pool in pools
         if pool.workers or pool.request_class.partition_id == service.partition_id
     ]
@@ -223,6 +245,7 @@ def _standing(service: Service) -> list[Standing]:
             beside=any(allocation.beside for allocation in allocations.get(row.pk, ())),
             order=row.pk,
             replaces=tuple(ids[uid] for uid in row.replaces if uid in ids),
+            reshards=row.reshards,
         )
         for row in live
     ]

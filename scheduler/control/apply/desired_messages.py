@@ -40,7 +40,7 @@ def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
         .order_by("pk")
     )
     gpu_uuids: dict[int, list[str]] = defaultdict(list)
-    held = InstanceGpu.objects.filter(instance__in=live).order_by("gpu__index")
+    held = InstanceGpu.objects.filter(instance__in=live, released_at__isnull=True).order_by("gpu__index")
     for instance_id, gpu_uuid in held.values_list("instance_id", "gpu__uuid"):
         gpu_uuids[instance_id].append(gpu_uuid)
     services = {

@@ -31,13 +31,16 @@ SliceId: TypeAlias = Hashable  # of one GPU of a mode: a slice, which of a GPU t
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A pool and the workers it is to have. `shadow`: new ones warm up beside those that they replace."""
+    """A pool and the workers it is to have. `shadow`: new ones warm up beside those that they replace. `in_place`: they
+    are made of what there is too much of, where engines can (`in_place.turns`).
+    """
 
     pool_id: int
     site_id: int
     request_class: str
     workers: Mapping[Mode, int]
     shadow: bool = False
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class Standing:
     warm: bool = False  # it is of the warm pool: to sleep, until it is wanted
     roomy: bool = False  # its GPUs have memory for another one of its service
     beside: bool = False  # it was started on GPUs of one that it replaces
+    reshards: bool = False  # its engine can go over to other GPUs while it serves
 
 
 @dataclass(frozen=True, slots=True)

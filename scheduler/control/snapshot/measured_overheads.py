@@ -2,7 +2,8 @@
 
 A start is from the decision to the first answer of the engine (`Instance.created_at` to `ready_at`, which its agent
 says once a completion has come). It is cold where the weights had to be fetched, which is then included. A start of
-which nobody knows counts as warm. A re-shard is from the decision to the last of its instances. Waking is from when it
+which nobody knows counts as warm. A re-shard is from the decision to the last of its instances: until it serves on its
+new GPUs, or is ready where it started. An instance has the last decision that changed it only. Waking is from when it
 was asked for to ready (`Instance.wake_asked_at` to `woken_at`); of each instance the last time counts.
 """
 
@@ -19,7 +20,7 @@ from core.engine.engine_params import UnknownConfiguration
 from core.engine.overhead_table import OverheadTable, reshard_key, start_key, wake_key
 from core.engine.overheads import Overheads, SleepSteps, StartSteps
 from core.observations.fleet import dynamo_given, sleep_given
-from core.types import Loop, Mode
+from core.types import ChangeKind, Loop, Mode
 from pools.models import Instance, Service
 from scheduler.control.turn_context import TurnContext
 from scheduler.models import Decision
@@ -159,9 +160,16 @@ def _reshards(service: Service, now: datetime, *, shown: bool) -> Iterator[Chang
         changes = [c for c in decision.commands if c.get("type") == "ReshardNode" and c["source"] and c["target"]]
         if len(changes) != 1:
             continue
-        times = list(Instance.objects.filter(decision_id=decision.pk).values_list("ready_at", flat=True))
+        times = [_there_at(one, decision.at) for one in Instance.objects.filter(decision_id=decision.pk)]
         if not times or None in times:
             continue
         took_s = max((at - decision.at).total_seconds() for at in times if at is not None)
-        key = reshard_key(name, changes[0]["gpu"], changes[0]["source"], changes[0]["target"])
+        in_place = changes[0].get("change") == ChangeKind.IN_PLACE  # 0.1 does not say: it could not
+        key = reshard_key(*(name, changes[0]["gpu"], changes[0]["source"], changes[0]["target"]), in_place=in_place)
         yield Change(key, max(0.0, took_s), decision.at, None)
+
+
+def _there_at(instance: Instance, decided_at: datetime) -> datetime | None:
+    """Returns when an instance did as was decided; None: not yet."""
+    in_place = instance.reshard_at is not None and instance.reshard_at >= decided_at
+    return instance.resharded_at if in_place else instance.ready_at

@@ -30,6 +30,7 @@ from core.observations.limits import class_limits, planned
 from core.predictors import load_template
 from core.predictors.load_template import LoadHistory, TemplateConfig
 from core.types import (
+    ChangeKind,
     Effects,
     ForwardLoad,
     Loop,
@@ -294,6 +295,7 @@ def _shard_pools(
     wave = context.tuning.dynamo.wave
     serving = {key: sum(1 for layout in layouts.values() if layout) for key, layouts in named.items()}
     kinds = change_kinds.kinds(context, {key: {cluster.mode: min(wave, count)} for key, count in serving.items()})
+    kinds |= dict.fromkeys(change_kinds.in_place(context) & kinds.keys(), ChangeKind.IN_PLACE)
     modes = [Mode(cluster.mode.gpu, tp) for tp in cluster.degrees]
     overheads, cached = measured_overheads.published(), context.tuning.starts.weights_cached
     start_s = dynamo_given.published_start_s(overheads, kind.model, warm=True, weights_cached=cached)
@@ -301,7 +303,9 @@ def _shard_pools(
     for key, load in dynamo_given.loads_of_servers(kind, of_class, counts, beside).items():
         own = dynamo_given.profiles(kind.model, kind.engine, modes, load.lengths)
         try:
-            found.append(dynamo_given.shard_pool(key, kind, named[key], load, own, start_s, kinds[key]))
+            found.append(
+                dynamo_given.shard_pool(key, kind, named[key], load, own, start_s, kinds[key], one_by_one=True)
+            )
         except UnknownConfiguration:
             return ()
     return tuple(found)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from core.algorithms.placement.node_layouts import arrange
 from core.controllers.fleet.explain import workers_text
-from core.controllers.fleet.shard_dynamo import ShardDynamoConfig, ShardDynamoObservation, ShardPool, step
+from core.controllers.fleet.shard_dynamo import ShardDynamoConfig, ShardDynamoObservation, ShardPool, _View, step
 from core.engine.engine_model import engine_model, gpu
 from core.engine.load_profile import clocks, modelled
 from core.engine.overhead_table import OverheadTable, reshard_key, start_key
@@ -251,6 +251,16 @@ def test_restart_drains_first_and_leaves_its_load_to_others():
     assert state.changes[KEY].busy_until_s[command.node] == 39.0
 
 
+@pytest.mark.parametrize("kind", [ChangeKind.RESTART, ChangeKind.IN_PLACE])
+def test_decision_says_whether_its_times_were_measured(kind):
+    found = pool(3.0, (8,), change=kind, drain_s=6.0)
+    key = reshard_key(MODEL, GPU, (8,), (4,), in_place=kind is ChangeKind.IN_PLACE)
+    for table, took_s in ((OverheadTable(), None), (OverheadTable({key: 21.0}), 21.0)):
+        command = _View(found, observe(found, overheads=table), CONFIG)._command("n0", (8,), (4,))
+        assert (command.change, command.measured) == (kind, took_s is not None)
+        assert took_s is None or command.transfer_s + command.sync_s == pytest.approx(took_s)
+
+
 def test_node_stays_when_a_restart_would_leave_nobody_to_serve():
     _, effects = step(None, observe(pool(3.0, (8,), change=ChangeKind.RESTART)), CONFIG)
     assert (effects.commands, effects.rationale.reason) == ((), Reason.NOT_WORTH_IT)
@@ -265,6 +275,31 @@ def test_instances_that_both_layouts_have_are_neither_stopped_nor_started(kind):
     assert (command.source, command.target) == ((2, 2), (2,))
     assert (command.transfer_s, command.sync_s, command.serves_on, command.shift_rps) == (0.0, 0.0, True, 0.0)
     assert effects.rationale.inputs["MM at north"]["transition_j"] == 0.0
+
+
+def test_one_becomes_one_in_place_and_others_end_first_or_start_after_it():
+    """One by one, as live engines do: the times of ends and starts come to those of the plan."""
+    whole = {"change": ChangeKind.IN_PLACE, "drain_s": 6.0, "one_by_one": True}
+    plan_s = 2.0 * weight_bytes(MODEL) / 8.0 / 300e9 + 0.95  # half of the weights come from each of two
+    grows, _ = priced(pool(3.0, (2,), **whole), (2,), (4,))
+    merges, _ = priced(pool(3.0, (4, 4), **whole), (4, 4), (8,))
+    splits, _ = priced(pool(3.0, (8,), **whole), (8,), (4, 4))
+    less_of_them, lost = priced(pool(3.0, (2, 2), **whole), (2, 2), (2,))
+    more_of_them, _ = priced(pool(3.0, (2,), **whole), (2,), (2, 2))
+    assert grows.transfer_s + grows.sync_s <= plan_s
+    assert merges.transfer_s >= 6.0
+    assert splits.sync_s >= 33.0
+    assert (merges.serves_on, splits.serves_on) == (False, False)
+    assert (less_of_them.transfer_s, less_of_them.serves_on, lost[0]) == (0.0, True, 0.0)
+    assert (more_of_them.transfer_s, more_of_them.serves_on) == (33.0, True)
+    moves = {(one.source, one.target, one.weights_share) for one in merges.transfers}
+    assert moves == {(n, n + 4, 1 / 8) for n in range(4)}
+
+
+def priced(found: ShardPool, source: tuple[int, ...], target: tuple[int, ...]):
+    view = _View(found, observe(found), CONFIG)
+    command = view._command("n0", source, target)
+    return command, view._lost_rps(command)
 
 
 @pytest.mark.parametrize("rps", [2.0, 12.0])
