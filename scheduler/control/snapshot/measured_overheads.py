@@ -122,8 +122,11 @@ def _of(service: Service, now: datetime) -> QuerySet[Instance]:
 
 
 def _starts(ready: QuerySet[Instance], *, shown: bool) -> Iterator[Change]:
-    """Yields the starts, the oldest first. `shown`: with the model's name for people, not the engine model's."""
-    newest = ready.select_related("model_card")[:_MEASURED_AT_MOST]
+    """Yields the starts, the oldest first, but of instances that changed their TP degree since.
+
+    `shown`: with the model's name for people, not the engine model's.
+    """
+    newest = ready.filter(reshard_at__isnull=True).select_related("model_card")[:_MEASURED_AT_MOST]
     for instance in reversed(newest):
         if instance.ready_at is not None:
             card, warm = instance.model_card, instance.start_kind != Instance.Start.COLD
@@ -152,19 +155,22 @@ def _published_waking_s(overheads: Overheads, model: str, tp: int) -> float | No
 
 
 def _reshards(service: Service, now: datetime, *, shown: bool) -> Iterator[Change]:
-    """Only of decisions that changed one server: of several nobody knows whose instance was whose."""
+    """Only of decisions that changed one server: of several nobody knows whose instance was whose.
+
+    Of changes with shadows the starts count. Decisions of 0.1 do not say how they made a change.
+    """
     card = service.model_card
     name = card.name if shown else card.engine_model_name
     decided = Decision.objects.filter(kind=Loop.SHARD, service=service, at__gte=now - MEASURED_FOR).exclude(commands=[])
     for decision in reversed(decided.order_by("-at")[:_MEASURED_AT_MOST]):
         changes = [c for c in decision.commands if c.get("type") == "ReshardNode" and c["source"] and c["target"]]
-        if len(changes) != 1:
+        if len(changes) != 1 or changes[0].get("change") not in (ChangeKind.IN_PLACE, ChangeKind.RESTART):
             continue
         times = [_there_at(one, decision.at) for one in Instance.objects.filter(decision_id=decision.pk)]
         if not times or None in times:
             continue
         took_s = max((at - decision.at).total_seconds() for at in times if at is not None)
-        in_place = changes[0].get("change") == ChangeKind.IN_PLACE  # 0.1 does not say: it could not
+        in_place = changes[0]["change"] == ChangeKind.IN_PLACE
         key = reshard_key(*(name, changes[0]["gpu"], changes[0]["source"], changes[0]["target"]), in_place=in_place)
         yield Change(key, max(0.0, took_s), decision.at, None)
 

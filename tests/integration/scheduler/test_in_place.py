@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.request
 from contextlib import closing
+from datetime import timedelta
 
 import pytest
 from django.utils import timezone
@@ -17,13 +18,14 @@ from pools.agent.http_client import HttpClient
 from pools.agent.loop import AgentLoop
 from pools.agent.vllm.vllm_metrics import VllmMetrics
 from pools.models import Instance, InstanceGpu, Node, Service
+from scheduler.control import epochs, service_policy
 from scheduler.control.apply import apply
 from scheduler.control.apply.desired_messages import desired_nodes
 from scheduler.control.snapshot import measured_overheads
 from scheduler.models import Decision
 from telemetry.ingest.agent_batches import SampleWriter
 from telemetry.storage import time_partitions
-from tests.fakes.house import start_instance
+from tests.fakes.house import report_all, requests_came, second_service, start_instance
 from tests.fakes.node import FakeLink
 from tests.fakes.simnode import SimnodeProcess, eventually
 
@@ -141,11 +143,12 @@ def test_one_instance_has_another_tp_degree_while_a_stream_runs_through(live, po
     client.join(10.0)
     assert len(texts) == 40
     assert decided_at < one.resharded_at <= timezone.now()
-    key = f"re-shard of {MODEL} on A100-80GB from TP4 to TP8"
-    took_s = measured_overheads.table(pool.service, timezone.now()).seconds[key]
+    ((change, took_s),) = measured_overheads.table(pool.service, timezone.now()).seconds.items()
+    assert change == f"re-shard of {MODEL} on A100-80GB from TP4 to TP8"  # and no start at the degree that it has now
     assert took_s == pytest.approx((one.resharded_at - decision.at).total_seconds())
 
 
+@pytest.mark.slow("a node starts twice")
 def test_engine_starts_at_its_new_degree_when_its_node_dies_on_the_way(live, pool):
     one = started(live, pool, {MODE4: 1})
     place(pool, {MODE8: 1})
@@ -204,12 +207,43 @@ def test_instances_end_and_start_when_the_engine_or_the_policy_cannot_change_in_
     assert (one.tp, one.desired) == (8, "draining")
 
 
-def decided(pool, at, source, target):
-    command = {
-        "type": "ReshardNode",
-        "gpu": "A100-80GB",
-        "source": source,
-        "target": target,
-        "change": ChangeKind.IN_PLACE.value,
-    }
+@pytest.mark.parametrize(
+    ("change", "key"), [("restart", "restart of {} on A100-80GB from TP8 to TP4"), ("shadow", None), (None, None)]
+)
+def test_restart_is_measured_from_its_decision_to_the_last_start(pool, change, key):
+    decision = decided(pool, timezone.now(), (8,), (4,), change)
+    new = start_instance(pool, Node.objects.get(name=NODE), tp=4)
+    ready_at = decision.at + timedelta(seconds=50)
+    Instance.objects.filter(pk=new.pk).update(decision_id=decision.pk, created_at=decision.at, ready_at=ready_at)
+    found = measured_overheads.table(pool.service, timezone.now()).seconds
+    restarts = {name: took_s for name, took_s in found.items() if not name.startswith("warm start")}
+    assert restarts == ({key.format(MODEL): 50.0} if key else {})
+
+
+def decided(pool, at, source, target, change=ChangeKind.IN_PLACE.value):
+    command = {"type": "ReshardNode", "gpu": "A100-80GB", "source": source, "target": target, "change": change}
     return Decision.objects.create(kind=Loop.SHARD, service=pool.service, pool=pool, at=at, commands=[command])
+
+
+def test_epoch_of_the_full_program_changes_instances_in_place(new_service, redis_client, now):
+    """Eq. 1 with all clocks, live: a server gets another mix, and an instance of it another TP degree."""
+    service = second_service("scale_shard")
+    service_policy.change(
+        service, "scale_shard", {"partition": "whole", "tuning": {"dynamo": {"clocks": "all", "wave": 1}}}
+    )
+    service.refresh_from_db()
+    for loop in (Loop.CARBON, Loop.SCALE):
+        epochs.run(service, loop, now)
+    report_all(redis_client)
+    Instance.objects.update(reshards=True)
+    before = dict(Instance.objects.filter(desired="running").values_list("uid", "tp"))
+    requests_came(now, count=30, over_s=100, service=service.name)
+    epoch = epochs.run(service, Loop.SHARD, now)
+    decided_on = [one for one in epoch.decisions.all() if any(c["type"] == "ReshardNode" for c in one.commands)]
+    commands = [one for decision in decided_on for one in decision.commands if one["type"] == "ReshardNode"]
+    assert {one.inputs["clocks"] for one in decided_on} == {"all"}
+    assert {(one["change"], one["measured"]) for one in commands} == {("in_place", False)}
+    turned = Instance.objects.filter(reshard_at__isnull=False)
+    assert turned
+    assert {one.decision_id for one in turned} <= {one.pk for one in decided_on}
+    assert all(before[one.uid] != one.tp and one.tp == len(held(one)) for one in turned)
