@@ -58,7 +58,7 @@ def of(service: Service, now: datetime) -> Sleep | None:
         None if costs is None else costs.wake_s,
         None if costs is None else costs.wake_j,
         costs is not None and costs.measured,
-        state.on_gpus,
+        state.by_level,
         wakes.filter(at__gt=now - DAY).count(),
     )
 

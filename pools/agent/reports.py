@@ -122,6 +122,7 @@ def instance_state(
         paths=None if status is None or status.paths is None else list(status.paths),
         adapters=[] if status is None else list(status.adapters),
         reshards=status is not None and status.reshards,
+        asleep=status is not None and status.state == "sleeping",
     )
 
 

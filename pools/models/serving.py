@@ -322,7 +322,8 @@ class Instance(models.Model):
 class InstanceGpu(models.Model):
     """A slice of a GPU that is allocated to an instance; of a GPU that is not cut, all of it is slice 0.
 
-    No live instances share one, but for a shadow and its original.
+    No live instances share one, but for a shadow and its original. One that sleeps with its service has released it,
+    and has it again once it is to wake.
     """
 
     instance = models.ForeignKey(Instance, on_delete=models.CASCADE, related_name="gpu_holds")

@@ -39,6 +39,7 @@ class InstanceState(Message, frozen=True):
     paths: list[str] | None = None  # of its HTTP interface, where it serves requests; None: not known
     adapters: list[str] = []  # LoRA's that it has loaded, by the names that requests ask for them by
     reshards: bool = False  # it can go over to other GPUs while it serves
+    asleep: bool = False  # it sleeps, and its GPUs' memory is free; `state` says so from when it begins to
 
     def __repr__(self) -> str:
         shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "engine_key")

@@ -37,7 +37,7 @@ from scheduler.control import (
     service_policy,
     turn_context,
 )
-from scheduler.control.apply import apply, budgets, publish
+from scheduler.control.apply import apply, budgets, gpu_turns, publish
 from scheduler.control.loop_turns import META, FollowUp, decide, follow_up
 from scheduler.control.steps.policy_steps import Result
 from scheduler.control.turn_context import TurnContext, carbon_plan
@@ -275,6 +275,7 @@ def settle(client: redis.Redis, now: datetime) -> frozenset[str]:
         apply.lock()
         pending_plans.lapse(now)
         touched |= apply.finish_drains(states, now)
+        gpu_turns.let_go(states, now)
         for service in Service.objects.all():
             touched |= apply.apply_placement(service, reporting, decision_rows.latest_by_pool(service))
     return touched

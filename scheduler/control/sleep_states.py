@@ -1,8 +1,8 @@
 """Says which services sleep: a state of their own, beside the plans, which stay as they are meanwhile.
 
-Services that sleep by `stop` take turns on GPUs. One that sleeps claims none in the plans of others; its own it makes
-as if the others slept, since they give way to it when it wakes. Where requests wait for it and services that never
-sleep have its GPUs, it claims these like any other.
+Services that may sleep take turns on GPUs. One that sleeps claims none in the plans of others; its own it makes as if
+the others slept, since they give way to it when it wakes. Where requests wait for it and services that never sleep have
+its GPUs, it claims these like any other.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class SleepState:
     kind: str = OFF
 
     @property
-    def on_gpus(self) -> bool:
-        """Says whether its engines keep their GPUs while they sleep."""
+    def by_level(self) -> bool:
+        """Says whether its engines stay on their nodes while they sleep, without their GPUs."""
         return self.kind == LEVEL
 
     @property
     def takes_turns(self) -> bool:
-        return self.kind != OFF and not self.on_gpus
+        return self.kind != OFF
 
     @property
     def claims(self) -> bool:
@@ -82,6 +82,12 @@ def of_all(services: Collection[Service]) -> dict[int, SleepState]:
         started = set(live.values_list("pool__service", flat=True))
         known |= {pk: SleepState(asleep=pk not in started).as_json() for pk in new}
     return found | {pk: _read(known[pk], kinds[pk]) for pk in may}
+
+
+def asleep_by_level() -> list[int]:
+    """Returns the services whose engines stay while they sleep, and do now, by key. One query."""
+    rows = ControllerState.objects.filter(kind=KIND, value__asleep=True).select_related("service")
+    return [row.service_id for row in rows if row.service.policy_knobs().sleep == LEVEL]
 
 
 def _read(value: dict[str, Any], kind: str) -> SleepState:

@@ -43,6 +43,7 @@ from telemetry.models import DemandSketch
 
 log = logging.getLogger(__name__)
 
+_STARTS = (Instance.State.PENDING, Instance.State.STARTING)
 PLANS_ANEW_S = 10.0  # at most so often, of a service without a plan for any instance
 
 
@@ -62,7 +63,8 @@ def look(now: datetime) -> None:
     with asking.noting() as notes:
         _, effects = asking.step(sleep.step, None, observation, SleepConfig())
     wishes = {command.service: isinstance(command, PutToSleep) for command in _changes(effects)}
-    touched: frozenset[str] = frozenset()
+    waiting = any(own.waits_for_gpus for own in found)
+    touched = epochs.settle(client, now) if waiting else frozenset()
     for own in sorted(found, key=lambda own: not wishes.get(own.service.name, False)):  # who makes room goes first
         asleep = wishes.get(own.service.name)
         if asleep is None:
@@ -93,7 +95,8 @@ class _Sleeping:
     """A service that may sleep, as it is now.
 
     `planned_at`: when its plan was last looked at. `waiting`: when each of its open requests came, in Unix seconds;
-    None: no gateway is heard. `came_s`: until when requests came, by their records. `starts`: an engine is starting.
+    None: no gateway is heard. `came_s`: until when requests came, by their records. `coming`: the states of its engines
+    that are to run.
     """
 
     service: Service
@@ -104,7 +107,16 @@ class _Sleeping:
     waiting: Sequence[float] | None
     workers: Counter[tuple[str, Mode]]
     came_s: float
-    starts: bool
+    coming: frozenset[str]
+
+    @property
+    def starts(self) -> bool:
+        return not self.coming.isdisjoint(_STARTS)
+
+    @property
+    def waits_for_gpus(self) -> bool:
+        """Says whether requests wait for it while others give up its GPUs."""
+        return not self.state.asleep and bool(self.waiting) and not self.coming
 
     @property
     def _busy(self) -> bool:
@@ -162,7 +174,6 @@ def _waking(
             waited_s=0.0,
             idle_s=policy.tuning.sleep.idle_s,
             at_top=policy.knobs.clock == "fixed",
-            keeps_gpus=state.on_gpus,
             measured_s={Mode.parse(name): took_s for name, took_s in state.wakings_s.items()},
         )
     except UnknownConfiguration as error:
@@ -184,7 +195,7 @@ def _read(client: redis.Redis, now: datetime) -> list[_Sleeping]:
     engine_knowledge.refresh()
     rows, states = _rows(services, now), sleep_states.of_all(services)
     waiting = waiting_since(client) if gateways_known(client) else None
-    workers, came_s, starting = _workers(services), _came_s(services), _starting(services)
+    workers, came_s, coming = _workers(services), _came_s(services), _coming(services)
     return [
         _Sleeping(
             own,
@@ -195,7 +206,7 @@ def _read(client: redis.Redis, now: datetime) -> list[_Sleeping]:
             None if waiting is None else waiting.get(own.name, ()),
             workers[own.pk],
             came_s.get(own.name, 0.0),
-            own.pk in starting,
+            frozenset(coming[own.pk]),
         )
         for own in services
     ]
@@ -240,10 +251,13 @@ def _came_s(services: Collection[Service]) -> dict[str, float]:
     return {name: at.timestamp() + STRETCH_S for name, at in newest}
 
 
-def _starting(services: Collection[Service]) -> set[int]:
-    coming = (Instance.State.PENDING, Instance.State.STARTING)
-    rows = Instance.objects.filter(pool__service__in=services, desired=Instance.Desired.RUNNING, state__in=coming)
-    return set(rows.values_list("pool__service", flat=True))
+def _coming(services: Collection[Service]) -> Mapping[int, set[str]]:
+    """Returns the states of each one's engines that are to run, by its key."""
+    found: defaultdict[int, set[str]] = defaultdict(set)
+    rows = Instance.objects.filter(pool__service__in=services, desired=Instance.Desired.RUNNING)
+    for pk, state in rows.exclude(state=Instance.State.STOPPED).values_list("pool__service", "state"):
+        found[pk].add(state)
+    return found
 
 
 def _wakings_s(service: Service, kind: str, now: datetime) -> dict[str, float]:

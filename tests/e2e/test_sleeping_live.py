@@ -77,7 +77,14 @@ ON_THE_GPU = (
 )
 
 
-def leave_one_gpu(product: Product) -> None:
+STATES = (
+    "SELECT service.name, instance.uid::text FROM pools_instance instance "
+    "JOIN pools_pool pool ON pool.id = instance.pool_id JOIN pools_service service ON service.id = pool.service_id "
+    "JOIN pools_node node ON node.id = instance.node_id WHERE node.name = 'small' AND instance.state <> 'stopped'"
+)
+
+
+def leave_one_gpu(product: Product, kind: str) -> None:
     """A new node has one GPU, and no other is used; three services of a small model may run there."""
     rights = [f"--right={right}" for right in ("view", "operate", "administer")]
     token = product.cli("user", "token", product.credentials["admin"]["user"], "--label", "turns", *rights).stdout
@@ -89,19 +96,26 @@ def leave_one_gpu(product: Product) -> None:
         for name in TURNS:
             offer = {"name": name, "model": "Llama3-8B", "max_model_len": 8_192, "ttft_s": 20.0, "e2e_s": 60.0}
             rest.call("POST", "offers/", {**offer, "sites": ["location-1"], "policy": "single_pool"})
-            own = ("sleep=stop", "sleep.idle_s=600", f"sleep.patience_s={PATIENCE_S:g}", f"max_wait_s={PATIENCE_S:g}")
+            own = (
+                f"sleep={kind}",
+                "sleep.idle_s=600",
+                f"sleep.patience_s={PATIENCE_S:g}",
+                f"max_wait_s={PATIENCE_S:g}",
+            )
             product.cli("policy", name, "single_pool", *own)
 
 
-def test_three_services_take_turns_on_one_gpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["stop", "level"])
+def test_three_services_take_turns_on_one_gpu(tmp_path: Path, kind: str) -> None:
     with running(tmp_path, traffic_rps=0.0) as product:
         key = next(iter(product.credentials["api_keys"].values()))
         client = openai.OpenAI(base_url=f"{product.gateway}/v1", api_key=key, max_retries=0, timeout=PATIENCE_S)
-        leave_one_gpu(product)
+        leave_one_gpu(product, kind)
         known = "SELECT count(DISTINCT service_id) FROM scheduler_controllerstate WHERE kind = 'sleep'"
         wait_for("plans of all", lambda: product.sql(known) == [(len(TURNS),)], 120.0)
 
         one_by_one = [ask(client, name) for name in (*TURNS, TURNS[0])]
+        engines = set(product.sql(STATES))
         with ThreadPoolExecutor(len(TURNS)) as threads:
             at_once = list(threads.map(lambda name: ask(client, name), TURNS))
 
@@ -114,3 +128,6 @@ def test_three_services_take_turns_on_one_gpu(tmp_path: Path) -> None:
         time.sleep(10.0)
         assert product.sql(CHANGES) == before, "nobody moves while nobody asks"
         assert product.sql(ON_THE_GPU) == [(1,)]
+        assert len(engines) == (len(TURNS) if kind == "level" else 1)
+        if kind == "level":
+            assert set(product.sql(STATES)) == engines, "the same engines were woken, and none was started anew"

@@ -173,6 +173,7 @@ def report(
             running=running,
             waiting=waiting,
             engine_limits=engine_limits(policy.knobs, policy.tuning, [instance.pool.service.limits()]),
+            asleep=instance.state == "sleeping",
         )
         for instance, policy in ((instance, instance.pool.service.own_policy()) for instance in instances)
     ]
@@ -181,11 +182,12 @@ def report(
 
 
 def report_all(client: redis.Redis, at: datetime | None = None) -> None:
-    """Every agent reports, and runs what it is to run: its instances are ready, those that are to drain are gone."""
+    """Every agent reports, and runs what it is to run: its instances are ready or sleep, those to drain are gone."""
     for instance in Instance.objects.filter(desired="running").exclude(state="stopped"):
         Instance.objects.filter(pk=instance.pk).update(state="ready", ready_at=datetime.now(UTC))
     for node in Node.objects.all():
-        report(client, node.name, node.instances.filter(desired="running").exclude(state="stopped"), at=at)
+        live = node.instances.filter(desired__in=("running", "sleeping")).exclude(state="stopped")
+        report(client, node.name, live, at=at)
 
 
 def sample(gpu: Gpu, at_s: float, energy_j: float | None, instance: Instance | None = None, **values: object) -> None:

@@ -28,7 +28,6 @@ def sleeper(
     waited_s: float,
     idle_s: float | None,
     at_top: bool,
-    keeps_gpus: bool = False,
     measured_s: Mapping[Mode, float] = MappingProxyType({}),
 ) -> Sleeper:
     """Returns a service as the controller sees it.
@@ -40,7 +39,6 @@ def sleeper(
         model: As the engine model knows it.
         kind: `stop`: a start, with the weights on the machine's disk; `level`: from vLLM's level 1.
         workers: Its instances while it is awake, by (site, mode).
-        keeps_gpus: Nobody else has its GPUs while it sleeps, so that it makes no room and needs none.
         measured_s: Of its modes, seconds that waking took where that was measured; the others are as published.
         at_top: Awake and idle, its GPUs are at the top clock; else a clock rule has them at their lowest.
 
@@ -56,9 +54,8 @@ def sleeper(
         longest_s = max(longest_s, took_s)
         wake_j += here * took_s * own.loaded_idle_w(own.f_max)
         saved_w += here * (own.loaded_idle_w(own.f_max if at_top else own.f_min) - own.idle_w)
-    moved = {} if keeps_gpus else dict(gpus)
     measured = bool(workers) and all(mode in measured_s for _, mode in workers)
-    return Sleeper(name, awake, open_requests, quiet_s, waited_s, longest_s, wake_j, saved_w, moved, idle_s, measured)
+    return Sleeper(name, awake, open_requests, quiet_s, waited_s, longest_s, wake_j, saved_w, gpus, idle_s, measured)
 
 
 def waking_s(kind: str, overheads: Overheads, model: str, tp: int) -> float:

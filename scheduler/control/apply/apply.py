@@ -19,7 +19,7 @@ from pools import database_locks, wire
 from pools.database_locks import Lock
 from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, Service
 from scheduler.control import active_operations, sleep_states
-from scheduler.control.apply import gpu_memory, in_place, stand_ins, warm_pool
+from scheduler.control.apply import gpu_memory, gpu_turns, in_place, stand_ins, warm_pool
 from scheduler.control.apply.budgets import within
 from scheduler.control.apply.node_placement import NodeRoom, Placement, SliceId, Standing, Start, Wanted, place
 from scheduler.control.turn_context import TurnContext
@@ -119,6 +119,9 @@ def apply_placement(service: Service, reporting: Collection[str], decisions: Map
     """
     sleeps = sleep_states.of(service)
     wanted, standing, rooms = _wanted(service), _standing(service), _rooms(service, reporting)
+    ending: frozenset[str] = frozenset()
+    if not sleeps.asleep and any(s.warm and not s.gpu_ids for s in standing):
+        ending, standing = gpu_turns.end_stranded(service), _standing(service)
     if sleeps.asleep:
         wanted = [replace(pool, workers={}) for pool in wanted]
     changes = in_place.turns(wanted, standing, rooms)
@@ -127,14 +130,14 @@ def apply_placement(service: Service, reporting: Collection[str], decisions: Map
     plan = stand_ins.serve_on(place(wanted, standing, rooms), wanted, standing, rooms)
     warm = dict(service.pools.filter(request_class__partition=service.partition_id).values_list("pk", "warm"))
     if sleeps.asleep:
-        warm = Counter(s.pool_id for s in standing if sleeps.on_gpus)
+        warm = Counter(s.pool_id for s in standing if sleeps.by_level)
     kept = warm_pool.keep(plan, wanted, standing, rooms, warm)
     plan = replace(plan, drains=tuple(pk for pk in plan.drains if pk not in kept.asleep))
     names = dict(Node.objects.values_list("pk", "name"))
     nodes = {names[node_id] for node_id in (*turned, *_apply(service, plan, decisions), *_keep_warm(service, kept))}
     for pool_id, mode in plan.unplaceable:
         log.warning("%s of pool %d fits on no node as things are", mode.name, pool_id)
-    return frozenset(nodes)
+    return ending | nodes
 
 
 def _apply(service: Service, plan: Placement, decisions: Mapping[int, int]) -> set[int]:
@@ -151,7 +154,8 @@ def _apply(service: Service, plan: Placement, decisions: Mapping[int, int]) -> s
 def _keep_warm(service: Service, kept: warm_pool.Kept) -> list[int]:
     """Puts instances to sleep, wakes them, and starts warm ones. Returns the nodes on which something changes."""
     changed: list[int] = []
-    for wish, ids in ((Desired.SLEEPING, kept.asleep), (Desired.RUNNING, kept.woken)):
+    woken = gpu_turns.take_back(kept.woken)
+    for wish, ids in ((Desired.SLEEPING, kept.asleep), (Desired.RUNNING, woken)):
         rows = Instance.objects.filter(pk__in=ids).exclude(desired=wish)
         changed += rows.values_list("node_id", flat=True)
         if wish == Desired.RUNNING:
@@ -253,8 +257,8 @@ def _standing(service: Service) -> list[Standing]:
 
 def _rooms(service: Service, reporting: Collection[str]) -> list[NodeRoom]:
     soon: dict[int, Counter[str]] = {}
-    draining = Instance.objects.filter(desired=Desired.DRAINING).exclude(pool__service=service)
-    rows = InstanceGpu.objects.filter(instance__in=draining, released_at__isnull=True, beside=False)
+    others = gpu_turns.leaving().exclude(pool__service=service)
+    rows = InstanceGpu.objects.filter(instance__in=others, released_at__isnull=True, beside=False)
     for node_id, gpu_type, count in rows.values_list("gpu__node_id", "gpu__gpu_type", "gpu__node__gpu_slices"):
         soon.setdefault(node_id, Counter())[sliced(gpu_type, count)] += 1
     allocated = set(InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu_id", "slice"))

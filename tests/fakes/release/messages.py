@@ -163,6 +163,7 @@ def _agent() -> wire.AgentState:
         kv_address="10.0.0.4:18500",
         paths=["/v1/completions", "/v1/chat/completions"],
         adapters=["legal-german"],
+        asleep=True,
     )
     return wire.AgentState(
         *(NODE, "boot-1", NOW_S, 9, [instance], "one GPU is silent", "http://127.0.0.1:9100/metrics"),

@@ -146,6 +146,71 @@ def test_three_services_take_turns_on_one_gpu(turns: Turns) -> None:
     assert turns.has_gpu() == []
 
 
+def holders() -> list[str]:
+    held = InstanceGpu.objects.filter(released_at__isnull=True)
+    return sorted(held.values_list("instance__pool__service__name", flat=True))
+
+
+def engines() -> set[tuple[str, str]]:
+    rows = Instance.objects.exclude(state="stopped").values_list("pool__service__name", "uid")
+    return {(name, str(uid)) for name, uid in rows}
+
+
+def test_three_services_that_sleep_by_level_take_turns_on_one_gpu_with_the_same_engines(turns: Turns) -> None:
+    turns.begin(llama3_70b="level", llama3_8b="level", third="level")
+    for name in NAMES:
+        turns.asks(name, 1)
+        turns.pass_by(1.0)
+        turns.pass_by(1.0)  # whoever had the GPU sleeps
+        assert turns.has_gpu() == holders() == [name]
+        turns.asks(name, 0)
+    before = engines()
+    assert {name for name, _ in before} == set(NAMES)
+    for name in NAMES:
+        turns.asks(name, 1)
+        turns.pass_by(1.0)
+        assert holders() != [name], "its agent does not say yet that it sleeps"
+        turns.pass_by(1.0)
+        assert turns.has_gpu() == holders() == [name]
+        turns.asks(name, 0)
+    assert engines() == before, "nobody was started anew"
+
+
+def test_gpu_is_free_only_when_the_agent_says_that_its_memory_is(turns: Turns) -> None:
+    turns.begin(llama3_70b="level", llama3_8b="level", third="level")
+    turns.asks(NAMES[0], 1)
+    turns.pass_by(1.0)
+    turns.asks(NAMES[0], 0)
+    turns.asks(NAMES[1], 1)
+    turns.pass_by(1.0)
+    Instance.objects.filter(desired="sleeping").update(state="ready")  # not asleep yet
+    report_all(turns.client, at=turns.at)
+    epochs.settle(turns.client, turns.at)
+    assert holders() == [NAMES[0]]
+    assert turns.has_gpu() == []
+    turns.pass_by(1.0)
+    assert turns.has_gpu() == holders() == [NAMES[1]]
+
+
+def test_engine_ends_whose_gpu_another_stays_on_and_its_service_starts_elsewhere(turns: Turns) -> None:
+    turns.begin(llama3_70b="level", llama3_8b="level", third="level")
+    for name in NAMES[:2]:
+        turns.asks(name, 1)
+        turns.pass_by(1.0)
+        turns.pass_by(1.0)
+        turns.asks(name, 0)
+    turns.asks(NAMES[1], 1)
+    turns.add_gpu()
+    before = dict(engines())
+    turns.asks(NAMES[0], 1)
+    turns.pass_by(1.0)
+    turns.pass_by(1.0)
+    assert turns.has_gpu() == holders() == sorted(NAMES[:2])
+    after = dict(engines())
+    assert after[NAMES[1]] == before[NAMES[1]]
+    assert after[NAMES[0]] != before[NAMES[0]], "it could not move to the other GPU"
+
+
 def test_service_with_requests_keeps_its_gpu_until_they_have_ended(turns: Turns) -> None:
     turns.begin(llama3_70b="stop", llama3_8b="stop", third="stop")
     turns.asks(NAMES[0], 1)

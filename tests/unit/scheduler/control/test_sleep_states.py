@@ -7,7 +7,7 @@ import pytest
 from scheduler.control.sleep_states import SleepState
 
 NEVER = SleepState()
-ON_GPUS = SleepState(asleep=True, kind="level")
+BY_LEVEL = SleepState(asleep=True, kind="level")
 AWAKE, ASLEEP = SleepState(kind="stop"), SleepState(asleep=True, kind="stop")
 SHORT = SleepState(asleep=True, short=True, kind="stop")
 
@@ -17,8 +17,9 @@ SHORT = SleepState(asleep=True, short=True, kind="stop")
     [
         (NEVER, NEVER, True),
         (NEVER, ASLEEP, True),
-        (ON_GPUS, NEVER, True),
-        (ON_GPUS, ASLEEP, True),
+        (BY_LEVEL, NEVER, False),
+        (BY_LEVEL, AWAKE, False),
+        (AWAKE, BY_LEVEL, False),
         (AWAKE, NEVER, True),
         (AWAKE, AWAKE, True),
         (AWAKE, ASLEEP, False),
