@@ -57,7 +57,7 @@ def turns(wanted: Sequence[Wanted], standing: Sequence[Standing], rooms: Sequenc
             room = left[old.node_id]
             free = room.free.get(mode.gpu, ())
             if _free(old, mode, left) < mode.tp:
-                now, kept = old.gpu_ids, ()  # all that is free is for it
+                now, kept = old.gpu_ids, free[:0]  # all that is free is for it
             else:
                 now, kept = _least_moved(old, mode.tp, free)
                 found.append(Turn(old.id, pool.pool_id, mode, now))
