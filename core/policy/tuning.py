@@ -244,7 +244,7 @@ class SleepTuning:
         unset="enough for all",
         least=0.0,
         most=100_000.0,
-        only=OneWorld("simulator", "nobody reports how much memory a live machine has"),
+        only=OneWorld("simulator", "agents report how much memory is free"),
     )
     patience_s: float = setting(
         60.0,

@@ -284,6 +284,7 @@ class AgentLoop:
             ],
             finds=self._report_of_node.finds() if self._report_of_node else None,
             version=self._version,
+            memory_free_bytes=self._report_of_node.memory_free_bytes() if self._report_of_node else None,
         )
         if not reachable:  # one time-out a tick is enough
             return state

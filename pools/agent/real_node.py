@@ -12,7 +12,7 @@ from pools.wire import NodeFinds
 
 from .devices.actuator_client import SocketFrequencyActuator
 from .devices.dcgm import DcgmGpuMeter
-from .devices.declared import Declaration, DeclaredMeter, NoClocks
+from .devices.declared import Declaration, DeclaredMeter, NoClocks, memory_bytes
 from .vllm.launch import VllmOptions
 from .vllm.node_finder import NodeFinder
 from .vllm.runtime import VllmRuntime
@@ -80,6 +80,9 @@ class RealNode:
 
     def notices(self) -> tuple[str, ...]:
         return (*self._noting.notices(), *self._of_engines())
+
+    def memory_free_bytes(self) -> int | None:
+        return memory_bytes("MemAvailable")
 
     def finds(self) -> NodeFinds | None:
         return None if self._finder is None else self._finder.finds()

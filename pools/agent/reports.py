@@ -27,6 +27,10 @@ class NodeReport(Protocol):
         """Returns what an operator should know of the node's meters."""
         ...
 
+    def memory_free_bytes(self) -> int | None:
+        """Returns what the machine's memory has left for weights of engines that sleep; None: not known."""
+        ...
+
     def finds(self) -> NodeFinds | None:
         """Returns what was found on the machine for engines; None: it starts none, or has not looked yet."""
         ...

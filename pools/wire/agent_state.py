@@ -81,3 +81,4 @@ class AgentState(Message, frozen=True):
     notices: list[str] = []  # what its meters lack or disagree about; nothing that stops it
     finds: NodeFinds | None = None  # None: it starts no engines, or has not looked yet
     version: str = ""  # of the agent's GreenServe; empty: 0.1.0, which does not say
+    memory_free_bytes: int | None = None  # of the machine, for weights of engines that sleep; None: not known

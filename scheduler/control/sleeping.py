@@ -32,7 +32,15 @@ from pools import engine_knowledge
 from pools.models import Instance, Pool, Service
 from pools.open_requests import gateways_known, waiting_since
 from scheduler import agents
-from scheduler.control import active_operations, decision_rows, epochs, recordings, sleep_states, turn_context
+from scheduler.control import (
+    active_operations,
+    decision_rows,
+    epochs,
+    host_memory,
+    recordings,
+    sleep_states,
+    turn_context,
+)
 from scheduler.control.apply import apply, publish
 from scheduler.control.sleep_states import KIND, SleepState
 from scheduler.control.snapshot import measured_overheads
@@ -289,6 +297,10 @@ def _change(
     """Puts the service to sleep, or wakes it, with its decision. Returns the nodes to nudge."""
     context = turn_context.resolve(own.service, now, reporting)
     effects = sleep.of_service(effects, own.service.name)
+    ending: Mapping[int, str] = {}
+    if asleep and own.state.by_level:
+        ending = host_memory.ending(own.service, agents.states(agents.connect(), reporting))
+        effects = _with_words(effects, ending.values())
     kind = own.state.kind
     wakings_s = _wakings_s(own.service, kind, now)
     value = SleepState(asleep, now.timestamp(), own.state.seen_s, wakings_s=wakings_s, kind=kind).as_json()
@@ -302,8 +314,16 @@ def _change(
             recordings.keep(epoch, notes, now)
             epochs.swap(own.row, value)
             decision_rows.of_service(epoch, effects, now)
+            Instance.objects.filter(pk__in=ending).update(desired=Instance.Desired.DRAINING)
             decisions = decision_rows.latest_by_pool(own.service)
-            return apply.apply_placement(own.service, context.reporting, decisions)
+            touched = apply.apply_placement(own.service, context.reporting, decisions)
+            nodes = Instance.objects.filter(pk__in=ending).values_list("node__name", flat=True)
+            return touched | {name for name in nodes if name}
     except (epochs.Stale, IntegrityError):
         log.info("%s: another turn came first", own.service)
         return frozenset()
+
+
+def _with_words(effects: Effects, words: Iterable[str]) -> Effects:
+    why = effects.rationale
+    return replace(effects, rationale=replace(why, summary=" ".join((why.summary, *words))))

@@ -155,6 +155,7 @@ def report(
     at: datetime | None = None,
     running: int | None = None,
     waiting: int | None = None,
+    memory_free_bytes: int | None = None,
 ) -> None:
     """The agent of `node` says what it runs, as it is to, and how many requests each instance has."""
     states = [
@@ -177,17 +178,18 @@ def report(
         )
         for instance, policy in ((instance, instance.pool.service.own_policy()) for instance in instances)
     ]
-    state = wire.AgentState(node, "boot-1", at.timestamp() if at else time.time(), None, states, error)
+    at_s = at.timestamp() if at else time.time()
+    state = wire.AgentState(node, "boot-1", at_s, None, states, error, memory_free_bytes=memory_free_bytes)
     client.set(wire.agent_key(node), wire.encode(state), ex=60)
 
 
-def report_all(client: redis.Redis, at: datetime | None = None) -> None:
+def report_all(client: redis.Redis, at: datetime | None = None, memory_free_bytes: int | None = None) -> None:
     """Every agent reports, and runs what it is to run: its instances are ready or sleep, those to drain are gone."""
     for instance in Instance.objects.filter(desired="running").exclude(state="stopped"):
         Instance.objects.filter(pk=instance.pk).update(state="ready", ready_at=datetime.now(UTC))
     for node in Node.objects.all():
         live = node.instances.filter(desired__in=("running", "sleeping")).exclude(state="stopped")
-        report(client, node.name, live, at=at)
+        report(client, node.name, live, at=at, memory_free_bytes=memory_free_bytes)
 
 
 def sample(gpu: Gpu, at_s: float, energy_j: float | None, instance: Instance | None = None, **values: object) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from core.algorithms.fleet.host_memory import with_one_more
 from core.controllers.fleet import sleep
 from core.controllers.fleet.sleep import Place, SleepConfig, Sleeper, SleepObservation
 from core.engine.overheads import weight_bytes
@@ -170,9 +171,4 @@ class _HostMemory:
 
     def keep(self, name: str, size_bytes: float) -> None:
         """Keeps a service's weights, in the place of those that have slept longest; too large ones are not kept."""
-        self._kept.pop(name, None)
-        if size_bytes > self._size_bytes:
-            return
-        while sum(self._kept.values()) + size_bytes > self._size_bytes:
-            del self._kept[next(iter(self._kept))]
-        self._kept[name] = size_bytes
+        self._kept = with_one_more(self._kept, name, size_bytes, self._size_bytes)

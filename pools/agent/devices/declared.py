@@ -155,8 +155,14 @@ def _ticks() -> tuple[float, float]:
 
 
 def _memory_used_bytes() -> int | None:
+    total_bytes, available_bytes = memory_bytes("MemTotal"), memory_bytes("MemAvailable")
+    return None if total_bytes is None or available_bytes is None else total_bytes - available_bytes
+
+
+def memory_bytes(what: str) -> int | None:
+    """Returns what /proc/meminfo says of the machine's memory; None: nothing."""
     try:
-        return _memory_bytes("MemTotal") - _memory_bytes("MemAvailable")
+        return _memory_bytes(what)
     except RetryableError:
         return None
 

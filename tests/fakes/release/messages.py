@@ -173,6 +173,7 @@ def _agent() -> wire.AgentState:
             "0.32.0", "vLLM 0.32.0 lacks an option", ["--shutdown-timeout"], [wire.ModelOnDisk("org/model", 1 << 34)]
         ),
         version="0.2.0",
+        memory_free_bytes=512_000_000_000,
     )
 
 

@@ -30,6 +30,7 @@ class Turns:
 
     def __init__(self, client: redis.Redis, at: datetime) -> None:
         self.client, self.at, self._open = client, at, dict.fromkeys(NAMES, 0)
+        self.memory_free_bytes: int | None = None
         first = Service.objects.get()
         second = second_service("single_pool")
         Service.objects.filter(pk=first.pk).update(model_card=second.model_card)
@@ -62,7 +63,7 @@ class Turns:
         gone = Instance.objects.filter(desired="draining")
         InstanceGpu.objects.filter(instance__in=gone).update(released_at=self.at)
         gone.update(state="stopped", desired="stopped")
-        report_all(self.client, at=self.at)
+        report_all(self.client, self.at, self.memory_free_bytes)
         refresh_feeds(self.at)
         epochs.settle(self.client, self.at)
         self.look()
@@ -209,6 +210,26 @@ def test_engine_ends_whose_gpu_another_stays_on_and_its_service_starts_elsewhere
     after = dict(engines())
     assert after[NAMES[1]] == before[NAMES[1]]
     assert after[NAMES[0]] != before[NAMES[0]], "it could not move to the other GPU"
+
+
+@pytest.mark.parametrize(("free_gb", "sleeps"), [((40, 40, 24), 2), ((20, 20, 4), 1), ((10, 10, 10), 0)])
+def test_engines_end_whose_weights_the_machine_has_no_room_for(
+    turns: Turns, free_gb: tuple[int, ...], sleeps: int
+) -> None:
+    """Each has 16 GB of weights; those that have slept longest give way."""
+    turns.begin(llama3_70b="level", llama3_8b="level", third="level")
+    for name, free in zip(NAMES, free_gb, strict=True):
+        turns.memory_free_bytes = free * 10**9
+        turns.asks(name, 1)
+        for _ in range(2):
+            turns.pass_by(1.0)
+        assert turns.has_gpu() == [name]
+        turns.asks(name, 0)
+    asleep = Instance.objects.filter(state="sleeping").exclude(desired="stopped")
+    assert sorted(asleep.values_list("pool__service__name", flat=True)) == sorted(NAMES[2 - sleeps : 2])
+    said = [own.summary for own in Decision.objects.filter(kind=Loop.SCALE) if "GB of weights" in own.summary]
+    assert len(said) == 2 - sleeps
+    assert all("The engine of llama3-" in own for own in said)
 
 
 def test_service_with_requests_keeps_its_gpu_until_they_have_ended(turns: Turns) -> None:

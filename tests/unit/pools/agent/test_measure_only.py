@@ -33,6 +33,9 @@ class FakeReport:
 
     def finds(self) -> None: ...
 
+    def memory_free_bytes(self) -> int:
+        return 64_000_000_000
+
     def notices(self) -> tuple[str, ...]:
         return ("G0 does not tell: energy counter",)
 
@@ -63,6 +66,7 @@ def test_clocks_are_left_alone_when_they_cannot_be_set_or_redis_is_away() -> Non
         state = tick()
     assert (state.measure_only, state.error) == ("no clock actuator", "")
     assert state.version == importlib.metadata.version("greenserve")
+    assert state.memory_free_bytes == 64_000_000_000
     assert state.notices == ["G0 does not tell: energy counter"]
     assert link.heartbeats[-1].detail == "measure only: no clock actuator"
     assert not actuator.calls
