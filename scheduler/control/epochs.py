@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -266,8 +266,11 @@ def _publish(touched: frozenset[str], made: dict[int, int]) -> None:
     publish.nudge(touched, decision_id=next(iter(made.values()), None))
 
 
-def settle(client: redis.Redis, now: datetime) -> frozenset[str]:
-    """Finishes what placements wait for: drains that ended, starts that had no GPU. Returns the nodes concerned."""
+def settle(client: redis.Redis, now: datetime, services: Collection[Service] | None = None) -> frozenset[str]:
+    """Finishes what placements wait for: drains that ended, starts that had no GPU. Returns the nodes concerned.
+
+    `services`: whose placements go on; None: all.
+    """
     states = agents.states(client, agents.nodes())
     reporting = agents.reporting(client, now)
     touched: frozenset[str] = frozenset()
@@ -275,8 +278,8 @@ def settle(client: redis.Redis, now: datetime) -> frozenset[str]:
         apply.lock()
         pending_plans.lapse(now)
         touched |= apply.finish_drains(states, now)
-        gpu_turns.let_go(states, now)
-        for service in Service.objects.all():
+        touched |= gpu_turns.let_go(states, now)
+        for service in Service.objects.all() if services is None else services:
             touched |= apply.apply_placement(service, reporting, decision_rows.latest_by_pool(service))
     return touched
 

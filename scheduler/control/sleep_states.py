@@ -84,10 +84,10 @@ def of_all(services: Collection[Service]) -> dict[int, SleepState]:
     return found | {pk: _read(known[pk], kinds[pk]) for pk in may}
 
 
-def asleep_by_level() -> list[int]:
-    """Returns the services whose engines stay while they sleep, and do now, by key. One query."""
+def asleep_by_level() -> dict[int, float]:
+    """Returns since when those services sleep whose engines stay meanwhile, in Unix seconds by key. One query."""
     rows = ControllerState.objects.filter(kind=KIND, value__asleep=True).select_related("service")
-    return [row.service_id for row in rows if row.service.policy_knobs().sleep == LEVEL]
+    return {row.service_id: row.value["since_s"] for row in rows if row.service.policy_knobs().sleep == LEVEL}
 
 
 def _read(value: dict[str, Any], kind: str) -> SleepState:

@@ -71,8 +71,8 @@ def look(now: datetime) -> None:
     with asking.noting() as notes:
         _, effects = asking.step(sleep.step, None, observation, SleepConfig())
     wishes = {command.service: isinstance(command, PutToSleep) for command in _changes(effects)}
-    waiting = any(own.waits_for_gpus for own in found)
-    touched = epochs.settle(client, now) if waiting else frozenset()
+    waiting = [own.service for own in found if own.waits_for_gpus]
+    touched = epochs.settle(client, now, waiting) if waiting else frozenset()
     for own in sorted(found, key=lambda own: not wishes.get(own.service.name, False)):  # who makes room goes first
         asleep = wishes.get(own.service.name)
         if asleep is None:

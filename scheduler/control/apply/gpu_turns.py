@@ -8,6 +8,7 @@ another one elsewhere. All of this runs inside the caller's transaction, under t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
@@ -17,15 +18,31 @@ from pools import wire
 from pools.models import Instance, InstanceGpu, Service
 from scheduler.control import sleep_states
 
+log = logging.getLogger(__name__)
+
+FALLS_ASLEEP_S = 180.0  # longer than an agent waits for an engine to fall asleep
 _Desired = Instance.Desired
 
 
-def let_go(agents: Mapping[str, wire.AgentState], now: datetime) -> None:
-    """Frees the GPUs of engines that sleep with their service, as their agents say."""
-    uids = [seen.uid for agent in agents.values() for seen in agent.instances if seen.asleep]
-    if uids and (services := sleep_states.asleep_by_level()):
-        asleep = Instance.objects.filter(uid__in=uids, desired=_Desired.SLEEPING, pool__service__in=services)
-        InstanceGpu.objects.filter(instance__in=asleep, released_at__isnull=True).update(released_at=now)
+def let_go(agents: Mapping[str, wire.AgentState], now: datetime) -> frozenset[str]:
+    """Frees the GPUs of engines that sleep with their service, as their agents say.
+
+    One that does not fall asleep, as its node's engines cannot, ends. Returns the nodes where one does.
+    """
+    services = sleep_states.asleep_by_level()
+    if not services:
+        return frozenset()
+    asleep = {seen.uid: seen.asleep for agent in agents.values() for seen in agent.instances}
+    sleepers = Instance.objects.filter(desired=_Desired.SLEEPING, pool__service__in=services, uid__in=asleep)
+    held = InstanceGpu.objects.filter(instance__in=sleepers, released_at__isnull=True)
+    held.filter(instance__uid__in=[uid for uid in asleep if asleep[uid]]).update(released_at=now)
+    late = [pk for pk, since_s in services.items() if now.timestamp() - since_s > FALLS_ASLEEP_S]
+    sleepless = sleepers.filter(pk__in=list(held.values_list("instance", flat=True)), pool__service__in=late)
+    nodes = frozenset(sleepless.values_list("node__name", flat=True))
+    if nodes:
+        log.warning("engines on %s do not fall asleep, and end", ", ".join(sorted(nodes)))
+        sleepless.update(desired=_Desired.DRAINING)
+    return nodes
 
 
 def leaving() -> QuerySet[Instance]:

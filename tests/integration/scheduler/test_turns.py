@@ -15,6 +15,7 @@ from pools import wire
 from pools.models import Gpu, Instance, InstanceGpu, Node, Service
 from scheduler import agents
 from scheduler.control import epochs, service_policy, sleeping
+from scheduler.control.apply.gpu_turns import FALLS_ASLEEP_S
 from scheduler.control.snapshot.offered_nodes import to_give_back
 from scheduler.models import ControllerState, Decision
 from tests.fakes.house import refresh_feeds, report_all, requests_came, second_service
@@ -189,6 +190,24 @@ def test_gpu_is_free_only_when_the_agent_says_that_its_memory_is(turns: Turns) -
     epochs.settle(turns.client, turns.at)
     assert holders() == [NAMES[0]]
     assert turns.has_gpu() == []
+    turns.pass_by(1.0)
+    assert turns.has_gpu() == holders() == [NAMES[1]]
+
+
+def test_engine_that_does_not_fall_asleep_ends(turns: Turns) -> None:
+    turns.begin(llama3_70b="level", llama3_8b="level", third="level")
+    turns.asks(NAMES[0], 1)
+    turns.pass_by(1.0)
+    turns.asks(NAMES[0], 0)
+    turns.asks(NAMES[1], 1)
+    turns.pass_by(1.0)
+    for later_s, wish in ((FALLS_ASLEEP_S - 1.0, "sleeping"), (2.0, "draining")):
+        turns.at += timedelta(seconds=later_s)
+        Instance.objects.filter(desired="sleeping").update(state="ready")
+        report_all(turns.client, at=turns.at)
+        epochs.settle(turns.client, turns.at)
+        assert set(Instance.objects.exclude(state="stopped").values_list("desired", flat=True)) == {wish}
+    turns.pass_by(1.0)
     turns.pass_by(1.0)
     assert turns.has_gpu() == holders() == [NAMES[1]]
 
