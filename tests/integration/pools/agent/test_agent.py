@@ -119,6 +119,26 @@ def test_instance_is_drained_and_replaced_when_the_desired_state_changes(bench: 
     bench.wait(lambda: bench.node.get("/instances") == [], "empty node")
 
 
+def test_two_instances_take_turns_on_a_gpu_when_one_sleeps(bench: Bench) -> None:
+    def asleep(uid: str) -> bool:
+        return (found := bench.instance(uid, "sleeping")) is not None and found.asleep
+
+    def sampled() -> str | None:
+        uid: str | None = bench.batches()[-1].gpus.unpack()[0].instance_uid
+        return uid
+
+    bench.want(desired("a", [0]))
+    assert not bench.ready("a").asleep
+    bench.want(desired("a", [0], "sleeping"), desired("b", [0]))
+    bench.wait(lambda: asleep("a"), "that a sleeps")
+    bench.ready("b")
+    assert bench.wait(lambda: bench.instance("a", "sleeping"), "a").power_w is None, "the GPU's power is b's"
+    bench.wait(lambda: sampled() == "b", "samples of b")
+    bench.want(desired("a", [0]), desired("b", [0], "sleeping"))
+    bench.ready("a")
+    assert asleep("b")
+
+
 def test_instance_sleeps_wakes_and_keeps_other_limits_when_they_are_desired(bench: Bench) -> None:
     bench.want(desired("a", [0]))
     url = bench.ready("a").url
