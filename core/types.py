@@ -359,6 +359,14 @@ class WakeUp:
     service: str
 
 
+@dataclass(frozen=True, slots=True)
+class SwitchServer:
+    """A server is switched on or off, by its node's name."""
+
+    server: str
+    on: bool
+
+
 Command = (
     ChoosePartition
     | SetGpuBudget
@@ -375,6 +383,7 @@ Command = (
     | CancelShadow
     | PutToSleep
     | WakeUp
+    | SwitchServer
     | RunDeferred
 )
 

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -18,9 +18,10 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from core.algorithms.fleet.sharing import Shortage
-from pools import agent_states, agent_versions, redis_address, wire
+from pools import agent_states, agent_versions, redis_address, server_states, wire
 from pools.leader import Leader
 from pools.models import Node, Service
+from pools.server_states import ServerState
 from scheduler import selectors as scheduler_selectors
 from scheduler.control import shortages
 from telemetry import selectors
@@ -34,7 +35,7 @@ LATE_PERIODS = 3.0  # a heartbeat is late after this many of its own periods
 START_S = 30.0  # what a process may take before its first heartbeat
 AGENT_SILENT_S = float(wire.AGENT_STATE_TTL_S)
 NODES_SHOWN = 50
-NODE_STATES = ("reporting", "silent")
+NODE_STATES = ("reporting", "silent", "off")
 BEATING = frozenset({"gateway", "picker", "ingester", "beat", "epochs"})  # and node.<name>; gateway.<number>
 M = TypeVar("M", bound=wire.Message)
 
@@ -58,7 +59,9 @@ class ProcessHealth:
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """state: reporting | silent. `notes`: what it cannot do or measure, which is no fault.
+    """state: reporting | silent | off, by plan. `notes`: what it cannot do or measure, which is no fault.
+
+    `server`: what is being switched, for people; empty: nothing.
 
     `unreachable`: the instances here that gateways do not reach, by uid: why, in words.
     """
@@ -71,10 +74,11 @@ class NodeHealth:
     error: str
     notes: str = ""
     unreachable: dict[str, str] = field(default_factory=dict)
+    server: str = ""
 
     @property
     def calm(self) -> bool:
-        return self.state == "reporting" and not (self.error or self.failed or self.unreachable)
+        return self.state != "silent" and not (self.error or self.failed or self.unreachable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,7 @@ def gather(now: datetime) -> Health:
         table_missing=messages.table is None and not messages.error,
         processes=judge_processes(messages.table, messages.beats, now_s),
         loops=loop_health.gather(now_s),
-        nodes=tuple(judge_nodes(nodes, messages, now_s)),
+        nodes=tuple(judge_nodes(nodes, messages, now_s, server_states.switched())),
         feeds=tuple(
             FeedHealth(feed, judge_feed(feed, feed.refresh_s or settings.GREENSERVE_CARBON_REFRESH_S, now_s))
             for feed in selectors.feeds(now_s)
@@ -274,11 +278,23 @@ def _is_late(row: wire.ProcessRow, beat: wire.Heartbeat | None, now_s: float) ->
     return must_beat and now_s - (row.started_at_s or 0.0) > START_S
 
 
-def judge_nodes(names: Sequence[str], messages: Messages, now_s: float) -> Iterator[NodeHealth]:
-    """Yields the nodes of these names, by what agents and gateways report."""
+def judge_nodes(
+    names: Sequence[str], messages: Messages, now_s: float, servers: Mapping[str, ServerState]
+) -> Iterator[NodeHealth]:
+    """Yields the nodes of these names, by what agents and gateways report. `servers`: those that are switched."""
     unreachable = unreachable_by_node(messages.beats, now_s)
     for name in names:
-        yield judge_node(name, messages.agents.get(name), now_s, unreachable.get(name, {}))
+        found = judge_node(name, messages.agents.get(name), now_s, unreachable.get(name, {}))
+        yield by_plan(found, servers.get(name), now_s)
+
+
+def by_plan(node: NodeHealth, server: ServerState | None, now_s: float) -> NodeHealth:
+    """Returns a node as off, not silent, where that is by plan; one that is late to boot is silent."""
+    if server is None:
+        return node
+    now = datetime.fromtimestamp(now_s, UTC)
+    off = node.state == "silent" and server.by_plan and not server.late(now)
+    return replace(node, state="off" if off else node.state, server=server.words(now))
 
 
 def unreachable_by_node(beats: Mapping[str, wire.Heartbeat], now_s: float) -> dict[str, dict[str, str]]:

@@ -56,6 +56,7 @@ def _beat(sender: Celery, **_: Any) -> None:
     for name, task, period_s in (
         ("publish fleet", "scheduler.tasks.publish", 5.0),
         ("mind sleepers", "scheduler.tasks.mind_sleepers", 1.0),
+        ("mind servers", "scheduler.tasks.mind_servers", 5.0),
         ("realise decisions", "scheduler.tasks.realise_decisions", 20.0),
         ("post ledger", "telemetry.tasks.post_ledger", 5.0),
         ("roll up samples", "telemetry.tasks.roll_up_samples", 15.0),

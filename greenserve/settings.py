@@ -320,6 +320,7 @@ GREENSERVE_ALERTS: dict[str, Any] = {
         "telemetry.alerts.sources.CRASHES",
         "telemetry.alerts.engine_drift.ENGINE_DRIFT",
         "telemetry.alerts.budgets.BUDGETS",
+        "telemetry.alerts.servers.SERVERS",
         "telemetry.alerts.upkeep_sources.DEAD_ROWS",
         "telemetry.alerts.upkeep_sources.STALLS",
         "telemetry.alerts.upkeep_sources.CLOCK",

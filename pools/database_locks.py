@@ -29,6 +29,7 @@ class Lock(StrEnum):
     FEEDS = "telemetry.feeds"
     REGISTERED_ENGINES = "telemetry.registered_engines"
     PLACEMENT = "scheduler.placement"
+    SERVERS = "scheduler.servers"
     BATCHES = "scheduler.batches"
 
 

@@ -32,12 +32,14 @@ class ServerState:
     """A server now.
 
     Attributes:
+        pk: Of the node's row.
         since: When it came into its phase; None: it has not been off.
         boot_s: From being switched on until its agent reports, in seconds.
         boot_source: measured | declared | assumed.
         fault: Why the newest call to its power port failed; empty: it did not.
     """
 
+    pk: int
     node: str
     phase: Phase
     since: datetime | None
@@ -82,6 +84,12 @@ def of(nodes: QuerySet[Node] | None = None) -> dict[str, ServerState]:
     return {own.name: _state(own, open_cycles.get(own.pk), boots_s.get(own.pk)) for own in found}
 
 
+def switched() -> dict[str, ServerState]:
+    """Returns the states of servers that are off, go off or boot; one query where there are none."""
+    open_cycles = list(PowerCycle.objects.filter(ready_at__isnull=True).values_list("node", flat=True))
+    return of(Node.objects.filter(pk__in=open_cycles)) if open_cycles else {}
+
+
 def usable(states: Mapping[str, ServerState], now: datetime) -> set[str]:
     """Returns the servers that are off by plan or boot, and that an instance may be planned on all the same."""
     return {name for name, own in states.items() if own.by_plan and not own.late(now) and not own.fault}
@@ -95,13 +103,13 @@ def _state(node: Node, cycle: PowerCycle | None, measured_s: float | None) -> Se
     elif node.boot_s is not None:
         boot_s, source = node.boot_s, "declared"
     if cycle is None:
-        return ServerState(node.name, Phase.ON, None, boot_s, source)
+        return ServerState(node.pk, node.name, Phase.ON, None, boot_s, source)
     phase, since = Phase.GOES_OFF, cycle.off_asked_at
     if cycle.on_asked_at is not None:
         phase, since = Phase.BOOTS, cycle.on_asked_at
     elif cycle.off_at is not None:
         phase, since = Phase.OFF, cycle.off_at
-    return ServerState(node.name, phase, since, boot_s, source, cycle.fault)
+    return ServerState(node.pk, node.name, phase, since, boot_s, source, cycle.fault)
 
 
 def _boots_s(nodes: Collection[int]) -> dict[int, float]:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 import redis
 
+from pools import server_states
 from pools.agent_states import connect as connect
 from pools.agent_states import states as states
 from pools.models import Node
@@ -19,6 +20,14 @@ def nodes() -> list[str]:
 
 
 def reporting(client: redis.Redis, now: datetime) -> set[str]:
+    """Returns the names of the nodes that report, and of servers that are off by plan or boot.
+
+    Instances are planned on those, too: a server with one is switched on (`scheduler.power`).
+    """
+    return heard(client, now) | server_states.usable(server_states.switched(), now)
+
+
+def heard(client: redis.Redis, now: datetime) -> set[str]:
     """Returns the names of the nodes that reported in the last 30 s: a state in Redis, or samples in the database.
 
     Either will do, so that a restart of Redis or of the ingester does not look like the loss of the fleet.

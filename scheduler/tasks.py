@@ -31,6 +31,7 @@ from scheduler.control.apply import publish as publishing
 from scheduler.control.epochs import EPOCH_LOOPS
 from scheduler.control.snapshot import offered_nodes
 from scheduler.models import IdempotentAnswer
+from scheduler.power import power_loop
 from scheduler.trials.tasks import model_baseline as model_baseline
 from scheduler.trials.tasks import turn_trials as turn_trials
 from scheduler.whatif import remote_simulations
@@ -134,6 +135,12 @@ def publish() -> None:
 def mind_sleepers() -> None:
     """Wakes services that requests wait for, and puts those to sleep that have had none for long enough."""
     sleeping.look(timezone.now())
+
+
+@shared_task
+def mind_servers() -> None:
+    """Switches servers off that nothing needs, and on again before they are needed."""
+    power_loop.look(timezone.now())
 
 
 @shared_task

@@ -16,6 +16,7 @@ WHOLE_CLASS = "ALL"  # the one class of the partition `whole`
 USUAL_S = {Loop.CARBON: 1800.0, Loop.SCALE: 1800.0, Loop.SHARD: 300.0, Loop.CLOCK: 1.0}  # periods
 _NO_QUEUE = OneWorld("live", "the simulator has no queue at the gateway")
 _STAYS = OneWorld("live", "a simulated request stays where it was sent until its engine begins it")
+_STAYS_ON = OneWorld("live", "a simulated server is always on, and draws at least its GPUs' idle power")
 _OF_SETTINGS = "as settings have it"  # GREENSERVE_LOOPS
 
 
@@ -106,6 +107,14 @@ class Knobs:
         "what becomes of a service without requests: off: it stays; stop: its engines end, and start for the next "
         "request; level: they sleep with their weights in the machine's memory (vLLM's level 1), on the same GPUs",
         ("off", "stop", "level"),
+    )
+
+    servers: str = setting(
+        "always_on",
+        "what becomes of servers that no instance needs: always_on: they stay on; power_off: those with a power port "
+        "are switched off, and on again before the forecast load needs them",
+        ("always_on", "power_off"),
+        only=_STAYS_ON,
     )
 
     clock: str = setting(

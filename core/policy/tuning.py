@@ -16,6 +16,7 @@ _SHARED = OneWorld("simulator", "a live GPU is one instance's, so that no models
 _GUIDED = OneWorld("simulator", "live, placements are judged by profiles")
 _ENGINES = OneWorld("simulator", "live, as many engines run as the load needs")
 _LINK = OneWorld("simulator", "a live link is what the engines' connector makes of it")
+_STAYS_ON = OneWorld("live", "a simulated server is always on, and draws at least its GPUs' idle power")
 _AGES = OneWorld("simulator", "engines do not tell how long their requests have waited so far")
 
 
@@ -255,6 +256,26 @@ class SleepTuning:
 
 
 @dataclass(frozen=True, slots=True)
+class ServersTuning:
+    """Servers that are switched off while nothing needs them."""
+
+    idle_s: float | None = setting(
+        None,
+        "time without an instance after which a server is switched off",
+        unset="until idling has cost what a boot does",
+        least=0.0,
+        only=_STAYS_ON,
+    )
+    boot_power: float = setting(
+        1.0,
+        "times its idle power that a machine draws while it boots or ends",
+        above=0.0,
+        most=10.0,
+        only=_STAYS_ON,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Tuning:
     """One record for each step, and for what several share."""
 
@@ -273,6 +294,7 @@ class Tuning:
     threshold: ThresholdTuning = field(default_factory=ThresholdTuning)
     starts: StartsTuning = field(default_factory=StartsTuning)
     sleep: SleepTuning = field(default_factory=SleepTuning)
+    servers: ServersTuning = field(default_factory=ServersTuning)
 
 
 def changed(present: Tuning, given: Mapping[str, Any]) -> Tuning:

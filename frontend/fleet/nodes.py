@@ -16,12 +16,13 @@ from django.views.decorators.http import require_safe
 
 from frontend import formats, health, reader_choices
 from frontend.charts.line_figures import LineChart, PlotLine
+from pools import server_states
 from pools.access import rights
 from pools.models import Gpu, Instance, Node
 from scheduler.operations.configure import registry
 from telemetry import selectors
 from telemetry.models import MeterMark
-from telemetry.selectors import single_entities
+from telemetry.selectors import servers_off, single_entities
 from telemetry.selectors.frames import TimeRange
 
 from . import chart_pages, gpu_types, joining
@@ -61,6 +62,7 @@ class NodeRow:
     state: str = ""
     age_s: float | None = None
     error: str = ""
+    server: str = ""
     power_w: float | None = None
     sm_clock_mhz: float | None = None
     temperature_c: float | None = None
@@ -127,13 +129,18 @@ def said(
     meters: bool = True,
     every: bool = False,
 ) -> list[NodeRow]:
-    """Returns nodes as agents or meters report them. `every`: they are all nodes. Reads Redis and makes one query."""
+    """Returns nodes as agents or meters report them. `every`: they are all nodes.
+
+    Reads Redis and makes two queries, and two more where servers are off.
+    """
     found = list(nodes)
     if agents:
-        heard = health.read_messages([node.name for node in found]).agents
+        heard, servers = health.read_messages([node.name for node in found]).agents, server_states.switched()
         for i, node in enumerate(found):
-            state = health.judge_node(node.name, heard.get(node.name), now_s)
-            found[i] = replace(node, state=state.state, age_s=state.age_s, error=state.error)
+            state = health.by_plan(
+                health.judge_node(node.name, heard.get(node.name), now_s), servers.get(node.name), now_s
+            )
+            found[i] = replace(node, state=state.state, age_s=state.age_s, error=state.error, server=state.server)
     if meters:
         metered = single_entities.nodes_in_minute(minute_s, None if every else [node.pk for node in found])
         for i, node in enumerate(found):
@@ -188,7 +195,8 @@ def _find(request: HttpRequest, name: str) -> Node:
 def node(request: HttpRequest, name: str) -> HttpResponse:
     found, now_s = _find(request, name), time.time()
     messages = health.read_messages([name])
-    (state,) = health.judge_nodes([name], messages, now_s)
+    servers = server_states.of(Node.objects.filter(pk=found.pk))
+    (state,) = health.judge_nodes([name], messages, now_s, servers)
     agent = messages.agents.get(name)
     joined = {
         "node": found,
@@ -205,6 +213,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
             "health": state,
             "finds": None if agent is None else agent.finds,
             "silent_s": health.AGENT_SILENT_S,
+            "power": servers.get(name),
             "gpus": _gpus(found, now_s),
             "instances": Instance.objects.filter(node=found)
             .filter(~Q(state=Instance.State.STOPPED))
@@ -224,18 +233,21 @@ def node_gpus(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _gpus(node: Node, now_s: float) -> list[GpuRow]:
-    """Returns the node's GPUs with their newest values. Makes two queries."""
+    """Returns the node's GPUs with their newest values. Makes three queries."""
     opened = dict(MeterMark.objects.filter(gpu__node=node).values_list("gpu_id", "opened_at"))
-    return [_gpu(row, opened.get(row.id), now_s) for row in single_entities.node_gpus(node.pk, now_s)]
+    off = servers_off.gpu_seconds(TimeRange.last(DAY_S, now_s), node_id=node.pk)
+    off_s = sum(float(seconds.sum()) for seconds in off.values()) / max(1, len(opened))
+    return [_gpu(row, opened.get(row.id), off_s, now_s) for row in single_entities.node_gpus(node.pk, now_s)]
 
 
-def _gpu(row: Any, opened_at: Any, now_s: float) -> GpuRow:
+def _gpu(row: Any, opened_at: Any, off_s: float, now_s: float) -> GpuRow:
+    """Returns a row. `off_s`: how long the server was off by plan in the last day, which is no silence."""
     age_s = max(0.0, now_s - row.seen_at.timestamp()) if row.seen_at else None
     basis = gpu_types.basis(row.gpu_type)
     if row.heard_s is None or opened_at is None:
         return GpuRow(row, age_s, None, basis)
     span_s = min(DAY_S, now_s // 60 * 60 - opened_at.timestamp())
-    return GpuRow(row, age_s, max(0.0, span_s - row.heard_s), basis)
+    return GpuRow(row, age_s, max(0.0, span_s - row.heard_s - off_s), basis)
 
 
 @never_cache

@@ -18,6 +18,7 @@ Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 Arm = Literal["A", "B"]
 Basis = Literal["measured", "measured in part", "data sheet"]
+BootSource = Literal["measured", "declared", "assumed"]
 Cadence = Literal["weekly", "monthly"]
 ConsequenceLevel = Literal["error", "warning", "info"]
 DecisionKind = Literal["carbon", "scale", "shard", "clock", "deferral"]
@@ -37,9 +38,10 @@ Loop = Literal["carbon", "scale", "shard", "clock"]
 Matching = Literal["hourly", "period"]
 Mode = Literal["act", "advise", "approve"]
 NewReportBasis = Literal["usage", "allocation", "marginal", "none"]
-NodeStateState = Literal["reporting", "silent"]
+NodeStateState = Literal["reporting", "silent", "off"]
 OverrideKind = Literal["workers", "clock", "partition", "drain"]
 Part = Literal["direct", "base", "idle", "transition", "unattributed", "demand"]
+Phase = Literal["on", "goes off", "off", "boots"]
 Policy = Literal[
     "greenserve",
     "greenserve_epochs",
@@ -1058,6 +1060,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         age_s: Since its agent's last report.
         instances: Counts by state.
+        server: What is being switched, in words; empty: nothing.
+        power: Null where the node has no power port.
     """
 
     node: str
@@ -1069,6 +1073,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     failed: tuple[str, ...]
     unreachable: tuple[UnreachableInstance, ...]
     finds: NodeFinds | None
+    server: str
+    power: PowerState | None
 
 
 class Overhead(msgspec.Struct, frozen=True, kw_only=True):
@@ -1194,6 +1200,22 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     gpu_budget: dict[str, int]
     workers: dict[str, int]
     etag: str
+
+
+class PowerState(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that can be switched.
+
+    Attributes:
+        since: Of its phase; null: it has not been off.
+        boot_s: From being switched on until its agent reports.
+        fault: Why the newest call to its power port failed; empty: it did not.
+    """
+
+    phase: Phase
+    since: Time | None
+    boot_s: float
+    boot_source: BootSource
+    fault: str
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):

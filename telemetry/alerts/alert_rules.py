@@ -96,6 +96,12 @@ def _plant(feed_refresh_s: float) -> Iterable[Rule]:
         step="`greenserve logs node.{subject}`",
     )
     yield Rule(
+        *("server_not_switched", "Server is not switched", Level.BAD, 1.0, 0.5, ""),
+        for_s=30.0,
+        resolve_s=30.0,
+        step="Check its power port under Configure, Nodes, and its secret (docs/servers.md)",
+    )
+    yield Rule(
         *("agent_too_old", "Agent is too old", Level.WARN, 1.0, 0.5, ""),
         for_s=0.0,  # a version does not come and go
         resolve_s=60.0,

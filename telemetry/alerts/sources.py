@@ -17,7 +17,7 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from pools import agent_versions, redis_address, wire
+from pools import agent_versions, redis_address, server_states, wire
 from pools.models import Instance, Node, Pool
 from telemetry.carbon import feeds
 from telemetry.models import CarbonFeed
@@ -96,7 +96,8 @@ WHERE s.at > %(since)s AND n.name = ANY (%(nodes)s) GROUP BY 1
 def _nodes(now: datetime, rules: Rules) -> Iterator[Reading]:
     """An agent's state is in Redis for ten seconds; how long ago that was is known from its samples."""
     now_s = now.timestamp()
-    names = list(Node.objects.values_list("name", flat=True))
+    switched = server_states.switched()  # their agents are silent by plan; `server_power` says what is wrong with them
+    names = [name for name in Node.objects.values_list("name", flat=True) if name not in switched]
     heard = _agents_heard(names)
     last_s = {name: agent.at_s for name, agent in heard.items()}
     silent = [name for name in names if name not in last_s]

@@ -24,7 +24,7 @@ from telemetry.selectors.frames import (
     Values,
 )
 
-from . import intensity, largest_sites
+from . import intensity, largest_sites, servers_off
 from ._sql import at, bucket, rows, span
 from .newest_samples import PowerNow, power_now
 from .time_steps import rollup_step_s
@@ -75,7 +75,7 @@ WHERE %(site)s::bigint IS NULL OR c.site_id = %(site)s GROUP BY 1, 2
 
 
 def power(time_range: TimeRange) -> PowerFrame:
-    """The mean power of every site in each bucket of `time_range`. Three queries."""
+    """The mean power of every site in each bucket of `time_range`. Four queries."""
     sites = list(Site.objects.all())
     buckets = _buckets(time_range, sites, None)
     return PowerFrame(time_range, _powers(time_range, sites, buckets), _cap_w(sites), buckets.until_s)
@@ -84,7 +84,7 @@ def power(time_range: TimeRange) -> PowerFrame:
 def energy(
     time_range: TimeRange, *, site_id: int | None = None, most: int | None = None, named: Collection[str] | None = None
 ) -> tuple[PowerFrame, CarbonFrame]:
-    """Returns power, carbon rate and intensity of every site in each bucket of `time_range`. Five queries.
+    """Returns power, carbon rate and intensity of every site in each bucket of `time_range`. Six queries.
 
     Args:
         site_id: of this site only.
@@ -174,25 +174,28 @@ def _buckets(time_range: TimeRange, sites: Collection[Site], site_id: int | None
     opened: dict[int, Floats] = defaultdict(lambda: np.zeros(time_range.count + 1))
     for row in rows(METERS_SQL, params):
         opened[row.site_id][row.i + 1] += row.meters
-    means = {}
+    means, off_s = {}, servers_off.gpu_seconds(time_range, site_id)
     for site in sites:
         meters = opened[site.pk].cumsum()[1:]
-        means[site.pk] = _means(found.get(site.pk), meters, time_range.bucket_s)
+        means[site.pk] = _means(found.get(site.pk), meters, time_range.bucket_s, off_s[site.pk])
     return _Buckets(means, max((row.until_s for row in found.values()), default=None))
 
 
-def _means(row: Any | None, meters: Floats, bucket_s: float) -> _Means:
-    """Returns a site's mean power and carbon rate over each bucket, from what its meters said of it."""
+def _means(row: Any | None, meters: Floats, bucket_s: float, off_s: Floats) -> _Means:
+    """Returns a site's mean power and carbon rate over each bucket, from what its meters said of it.
+
+    `off_s`: the seconds that its GPUs were off, together: known to draw nothing.
+    """
 
     def column(name: str) -> Floats:
-        values = np.full(len(meters), np.nan)
+        values = np.where(off_s > 0, 0.0, np.nan)
         if row is not None:
             values[row.i] = getattr(row, name)
         return values
 
     energy_j, idle_j, unseen_j = (column(name) / 1e6 for name in ("energy_uj", "idle_uj", "unseen_uj"))
     with np.errstate(divide="ignore", invalid="ignore"):  # where there is no meter, or no energy
-        metered = column("gpu_us") / 1e6 / (meters * bucket_s)
+        metered = (column("gpu_us") / 1e6 + off_s) / (meters * bucket_s)
         heard = (meters > 0) & (metered >= METERED_SHARE)
         metered_s = np.where(heard, bucket_s * np.minimum(1.0, metered), np.nan)
         jumped = (energy_j > 0) & (unseen_j / energy_j > SILENT_SHARE)

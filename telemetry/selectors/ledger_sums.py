@@ -13,6 +13,7 @@ from pools.models import Site
 from telemetry.selectors.frames import INTERVAL_S, TimeRange, Values
 from telemetry.selectors.ledger_frames import KindSums, LedgerSums, SiteSums
 
+from . import servers_off
 from ._sql import at, bucket, rows, span
 from .energy import METERED_SHARE, METERS_SQL, SILENT_SHARE
 from .time_steps import rollup_step_s
@@ -43,7 +44,7 @@ ROLLUP_SQL = SUMS_SQL.format(
 
 
 def ledger_sums(time_range: TimeRange, now_s: float) -> LedgerSums:
-    """Returns the energy and carbon that the ledger has of every site in each whole bucket of it. Three queries.
+    """Returns the energy and carbon that the ledger has of every site in each whole bucket of it. Four queries.
 
     Carbon is as settled for buckets of whole minutes, and as first posted for finer ones.
     """
@@ -62,9 +63,10 @@ def ledger_sums(time_range: TimeRange, now_s: float) -> LedgerSums:
         meters[row.site_id][row.i + 1] += row.meters
         if row.i >= 0:
             late_s[row.site_id][row.i] += row.late_s
-    found = []
+    found, off_s = [], servers_off.gpu_seconds(time_range)
     for site in Site.objects.all():
-        metered_s = np.maximum(0.0, meters[site.pk].cumsum()[1:] * reached_s - late_s[site.pk])
+        there_s = meters[site.pk].cumsum()[1:] * reached_s - late_s[site.pk]
+        metered_s = np.maximum(0.0, there_s - off_s[site.pk])  # nobody hears the meter of a server that is off
         found.append(_site(site.name, by_site[site.pk], metered_s, ends_s <= until_s))
     return LedgerSums(time_range, tuple(found))
 

@@ -21,6 +21,7 @@ from rest_framework.status import HTTP_201_CREATED
 
 from core.engine.gpu_types import MOST_NAME, GpuType
 from frontend import health
+from pools import server_states
 from pools.access import audit, rights
 from pools.agent.join_messages import GpuOffer, NodeOffer
 from pools.models import Node
@@ -183,6 +184,16 @@ class UnreachableInstanceSerializer(serializers.Serializer):
     why = serializers.CharField(help_text="Which gateways do not reach it, where and why.")
 
 
+class PowerStateSerializer(serializers.Serializer):
+    """A server that can be switched."""
+
+    phase = serializers.ChoiceField([own.value for own in server_states.Phase])
+    since = serializers.DateTimeField(allow_null=True, help_text="Of its phase; null: it has not been off.")
+    boot_s = serializers.FloatField(help_text="From being switched on until its agent reports.")
+    boot_source = serializers.ChoiceField(["measured", "declared", "assumed"])
+    fault = serializers.CharField(help_text="Why the newest call to its power port failed; empty: it did not.")
+
+
 class NodeStateSerializer(serializers.Serializer):
     """A node now. `finds` is null where its agent starts no engines, has not looked yet, or is silent."""
 
@@ -195,6 +206,8 @@ class NodeStateSerializer(serializers.Serializer):
     failed = serializers.ListField(child=serializers.CharField())
     unreachable = UnreachableInstanceSerializer(many=True)
     finds = NodeFindsSerializer(allow_null=True)
+    server = serializers.CharField(help_text="What is being switched, in words; empty: nothing.")
+    power = PowerStateSerializer(allow_null=True, help_text="Null where the node has no power port.")
 
 
 class NodeStateView(View):
@@ -206,12 +219,15 @@ class NodeStateView(View):
         if not Node.objects.filter(name=name, cluster__site__in=rights.sites_of(request.user)).exists():
             raise Http404
         messages = health.read_messages([name])
-        (state,) = health.judge_nodes([name], messages, time.time())
+        servers = server_states.of(Node.objects.filter(name=name))
+        (state,) = health.judge_nodes([name], messages, time.time(), servers)
+        power = servers.get(name)
         agent = messages.agents.get(name)
         found = asdict(state) | {
             "node": name,
             "unreachable": [{"uid": uid, "why": why} for uid, why in state.unreachable.items()],
             "finds": None if agent is None else agent.finds,
+            "power": None if power is None else PowerStateSerializer(power).data,
         }
         return Response(NodeStateSerializer(found).data)
 

@@ -15,7 +15,7 @@ from core.controllers.fleet.explain import gpus_of
 from core.engine.gpu_slices import sliced
 from core.policy.knobs import DYNAMO
 from core.types import Command, Mode, ScaleTo, SetTpDegrees
-from pools import database_locks, wire
+from pools import database_locks, server_states, wire
 from pools.database_locks import Lock
 from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, Service
 from scheduler.control import active_operations, sleep_states
@@ -263,7 +263,7 @@ def _rooms(service: Service, reporting: Collection[str]) -> list[NodeRoom]:
         soon.setdefault(node_id, Counter())[sliced(gpu_type, count)] += 1
     allocated = set(InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu_id", "slice"))
     taken = Counter(gpu_id for gpu_id, _ in allocated)
-    drained = active_operations.drained_sites()
+    drained, boots = active_operations.drained_sites(), {own.pk for own in server_states.switched().values()}
     rooms: dict[int, tuple[int, dict[str, list[SliceId]]]] = {}
     gpus = Gpu.objects.filter(node__schedulable=True, node__name__in=reporting).select_related("node__cluster")
     for gpu in sorted(gpus, key=lambda gpu: (gpu.node_id, -taken[gpu.pk], gpu.index)):  # GPUs in use fill up first
@@ -273,6 +273,8 @@ def _rooms(service: Service, reporting: Collection[str]) -> list[NodeRoom]:
         if site_id not in drained:
             slices += [(gpu.pk, n) for n in range(gpu.node.gpu_slices) if (gpu.pk, n) not in allocated]
     return [
-        NodeRoom(node_id, site_id, {kind: tuple(ids) for kind, ids in free.items()}, soon.get(node_id, {}))
+        NodeRoom(
+            node_id, site_id, {kind: tuple(ids) for kind, ids in free.items()}, soon.get(node_id, {}), node_id in boots
+        )
         for node_id, (site_id, free) in rooms.items()
     ]

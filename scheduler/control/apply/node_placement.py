@@ -3,7 +3,8 @@
 The rules, in order:
 1. What runs and is still wanted stays where it is.
 2. A surplus instance of the right mode at the site changes its pool instead of being restarted.
-3. New ones are placed largest first, each on the node with the fewest free GPUs that still fits (best fit).
+3. New ones are placed largest first, each on the node with the fewest free GPUs that still fits (best fit), on a server
+   that has to boot only where no other fits.
    One that has to wait for a drain reserves its room, so that a smaller one does not take it.
 4. The last ready instance of a class (a bridge) is drained only once another one of the class is ready, unless its
    GPUs are all that a new instance of the class could stand on. While others of its class come up, what waits for its
@@ -69,12 +70,16 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:
-    """A node that new instances may use, and its free GPUs, by type. `soon`: how many other services are giving up."""
+    """A node that new instances may use, and its free GPUs, by type. `soon`: how many other services are giving up.
+
+    `boots`: it is a server that is off or boots, which the others come before.
+    """
 
     id: int
     site_id: int
     free: Mapping[str, tuple[SliceId, ...]]
     soon: Mapping[str, int] = field(default_factory=dict)
+    boots: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,12 +319,13 @@ def _start(
     for s in going:
         coming[s.node_id, s.mode.gpu] += len(s.gpu_ids)
     starts, waiting, unplaceable = [], [], []
+    boots = {node.id for node in nodes if node.boots}
     for pool_id, mode in sorted(missing, key=lambda item: (-item[1].tp, item[0], item[1])):
         here = [node.id for node in nodes if node.site_id == sites[pool_id]]
         fits = [node for node in here if coming[node, mode.gpu] >= mode.tp]
         now = [node for node in fits if len(free.get((node, mode.gpu), ())) >= mode.tp]
         if now:
-            node = min(now, key=lambda n: (len(free[n, mode.gpu]), n))
+            node = min(now, key=lambda n: (n in boots, len(free[n, mode.gpu]), n))
             ids = free[node, mode.gpu]
             starts.append(Start(pool_id, node, mode, tuple(ids[: mode.tp])))
             del ids[: mode.tp]

@@ -70,7 +70,8 @@ def _starts(
         if mode is None or (w.site_id, mode.gpu) in short:
             continue
         for _ in range(left.get(w.pool_id, 0)):
-            here = [n.id for n in nodes if n.site_id == w.site_id and len(free[n.id, mode.gpu]) >= mode.tp]
+            on = (n for n in nodes if not n.boots)  # no server is switched on for what may never be needed
+            here = [n.id for n in on if n.site_id == w.site_id and len(free[n.id, mode.gpu]) >= mode.tp]
             if not here:
                 break
             _, node = min((len(free[n, mode.gpu]), n) for n in here)

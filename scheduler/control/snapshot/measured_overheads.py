@@ -9,19 +9,22 @@ was asked for to ready (`Instance.wake_asked_at` to `woken_at`); of each instanc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 
 from core.engine.engine_params import UnknownConfiguration
 from core.engine.overhead_table import OverheadTable, reshard_key, start_key, wake_key
 from core.engine.overheads import Overheads, SleepSteps, StartSteps
 from core.observations.fleet import dynamo_given, sleep_given
 from core.types import ChangeKind, Loop, Mode
-from pools.models import Instance, Service
+from pools import server_states
+from pools.models import Instance, PowerCycle, Service
+from scheduler.control.snapshot.free_gpus import free_gpus
 from scheduler.control.turn_context import TurnContext
 from scheduler.models import Decision
 
@@ -96,9 +99,28 @@ def start_s(found: OverheadTable, model: str, mode: Mode, *, warm: bool) -> floa
 
 
 def starts_s(context: TurnContext, modes: Iterable[Mode]) -> dict[Mode, float]:
-    """Returns the seconds that plans assume for a warm start in each mode."""
+    """Returns the seconds that plans assume for a warm start in each mode, with the boot of the server it needs."""
     found, model = table(context.service, context.now), context.service.model_card.engine_model_name
-    return {mode: start_s(found, model, mode, warm=True) for mode in modes}
+    boots_s = _boots_s(context)
+    return {mode: start_s(found, model, mode, warm=True) + boots_s(mode) for mode in modes}
+
+
+def _boots_s(context: TurnContext) -> Callable[[Mode], float]:
+    """Returns the seconds until a mode has a server that runs: none where free GPUs of one that does suffice."""
+    states = {own.pk: own for own in server_states.switched().values()}
+    if not states:
+        return lambda mode: 0.0
+    free: Counter[tuple[int, str]] = Counter()
+    sites = {pool.site_id for pool in context.pools}
+    for own in free_gpus(context.reporting):
+        if own.site_id in sites:
+            free[own.node_id, own.gpu] += own.count
+
+    def boots_s(mode: Mode) -> float:
+        fits = (node for (node, gpu), count in free.items() if gpu == mode.gpu and count >= mode.tp)
+        return min((states[node].ready_in_s(context.now) if node in states else 0.0 for node in fits), default=0.0)
+
+    return boots_s
 
 
 def _row(key: str, changes: Sequence[Change]) -> Row:
@@ -116,8 +138,11 @@ def _table(changes: Sequence[Change]) -> OverheadTable:
 
 
 def _of(service: Service, now: datetime) -> QuerySet[Instance]:
-    """Returns our instances that became ready recently; one that registered itself was started by somebody else."""
+    """Returns our instances that became ready recently; one that registered itself was started by somebody else, and
+    one whose server had to boot first says nothing of starts."""
     own = Instance.objects.filter(pool__service=service, node__isnull=False)
+    there = PowerCycle.objects.filter(node=OuterRef("node"), off_asked_at__lte=OuterRef("created_at"))
+    own = own.exclude(Exists(there.filter(ready_at__gte=OuterRef("created_at"))))
     return own.filter(ready_at__gte=now - MEASURED_FOR).order_by("-ready_at")
 
 

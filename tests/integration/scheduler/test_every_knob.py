@@ -9,7 +9,9 @@ import pytest
 from core.policy import presets
 from core.policy.setting_texts import SETTINGS
 from core.types import Loop
+from pools.models import Node
 from scheduler.control import epochs, service_policy, sleeping, turn_context
+from scheduler.power import power_loop
 from tests.fakes.house import moment, refresh_feeds, report_all, requests_came
 from tests.fakes.policy_reading import watched
 
@@ -19,7 +21,7 @@ POLICIES = (
     *(("greenserve_epochs", {}), ("greenserve", {}), ("dynamollm", {}), ("throttllem", {}), ("muserve", {})),
     ("threshold", {}),
     ("freesh", {"clock": "primal_dual"}),
-    ("greenserve", {"sleep": "stop"}),
+    ("greenserve", {"sleep": "stop", "servers": "power_off"}),
 )
 
 
@@ -29,6 +31,7 @@ def test_live_loops_gateways_and_agents_are_given_all_that_they_are_said_to_read
     seen: set[str] = set()
     made = presets.policy
     requests_came(now, count=300, over_s=100)
+    Node.objects.update(power_port="simulated")
     for n, (name, own) in enumerate(POLICIES):
         at = now + timedelta(seconds=61.0 * n)
         service_policy.change(service, name, own)
@@ -40,6 +43,7 @@ def test_live_loops_gateways_and_agents_are_given_all_that_they_are_said_to_read
             for loop in (Loop.CARBON, Loop.SCALE, Loop.SHARD):
                 epochs.run(service, loop, at)
             sleeping.look(at)
+            power_loop.look(at)
 
     only = {name for name, item in SETTINGS.items() if item.metadata["only"] and item.metadata["only"].world != "live"}
     assert set(SETTINGS) - seen == only

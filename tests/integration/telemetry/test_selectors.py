@@ -13,7 +13,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from core.fairness import jain
-from pools.models import Gpu, Pool, Service
+from pools.models import Gpu, Pool, PowerCycle, Service
 from scheduler import selectors as scheduler_selectors
 from scheduler.models import ControllerState, Decision, DecisionKind
 from telemetry import selectors
@@ -281,7 +281,7 @@ def test_queries_are_counted_whatever_the_range(fleet, range_s, django_assert_nu
     seed.history(fleet, minutes=8, rps=0.5)
     window = TimeRange.last(range_s, NOW.timestamp())
     for budget, work in (
-        (5, lambda: selectors.energy(window)),
+        (6, lambda: selectors.energy(window)),
         (2, lambda: selectors.slo(window)),
         (2, lambda: selectors.fairness(window)),
         (1, lambda: selectors.tenant_fairness(window)),
@@ -331,3 +331,37 @@ def test_last_epochs_say_when_a_turn_left_no_epoch(fleet):
     runs = {run.kind: run for run in scheduler_selectors.loop_runs()}
     assert runs["scale"].looked_at == state.updated_at
     assert runs["shard"].looked_at is None
+
+
+def test_gpus_that_are_off_by_plan_are_known_to_draw_nothing(fleet):
+    off = [g for g in fleet.gpus if g.node.name == "n5"]
+    site, now = off[0].node.cluster.site, NOW - timedelta(seconds=20)
+    other = next(g for g in fleet.gpus if g.node.cluster.site != site)
+    meter([*off, other])
+    for n in range(60):
+        entry(other, NOW - timedelta(seconds=10 * n + 20), 1_000.0)  # the ledger comes so far
+    at_s = WINDOW.starts_s.index((NOW - timedelta(seconds=400)).timestamp())
+    until_s = WINDOW.starts_s.index((NOW - timedelta(seconds=100)).timestamp())
+
+    def seen() -> tuple[tuple[float | None, ...], tuple[bool, ...], tuple[bool, ...]]:
+        (power,) = (own for own in selectors.power(WINDOW).sites if own.site == site.name)
+        (sums,) = (own for own in selectors.ledger_sums(WINDOW, now.timestamp()).sites if own.site == site.name)
+        return power.in_use_w, power.silent, sums.silent
+
+    watts, silent, missing = seen()
+    assert watts[at_s] is None
+    assert silent[at_s]
+    assert missing[at_s]
+    PowerCycle.objects.create(
+        node=off[0].node,
+        off_asked_at=NOW - timedelta(seconds=500),
+        off_at=NOW - timedelta(seconds=400),
+        on_asked_at=NOW - timedelta(seconds=100),
+    )
+    watts, silent, missing = seen()
+    assert set(watts[at_s:until_s]) == {0.0}, "its port said that it is off"
+    assert not any(silent[at_s:until_s])
+    assert not any(missing[at_s:until_s])
+    assert watts[at_s - 1] is None, "it was only asked to go off"
+    assert silent[at_s - 1]
+    assert watts[until_s] is None, "while it boots nobody knows what it draws"

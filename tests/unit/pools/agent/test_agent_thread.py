@@ -181,3 +181,18 @@ def test_silent_engine_is_not_sampled_again_before_the_next_tick() -> None:
     agent = lived(ClockPolicy(policy="slack"), 4.0, silent_after_s=1.2)
     assert [at_s - BEGIN_S for at_s in agent.sampler.scrapes] == [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0]
     assert "cannot sample instance a: time-out" in agent.link.states[-1].error
+
+
+def test_agent_is_silent_while_its_simulated_machine_is_off() -> None:
+    bell = Waits()
+    agent = Agent(ClockPolicy(), bell.now_s)
+    bell.end_s += 20.0
+    off_s = (BEGIN_S + 5.0, BEGIN_S + 15.0)
+    before = agent.ticks
+
+    def runs() -> bool:
+        return not off_s[0] <= bell.now_s() < off_s[1]
+
+    with pytest.raises(Over):
+        AgentThread(agent.loop, bell, 1.0, bell.now_s, bell.now_s, runs).run()
+    assert agent.ticks - before == 11, "in ten seconds of twenty-one it says nothing"
