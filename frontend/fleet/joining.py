@@ -42,6 +42,8 @@ def of(node: Node, state: NodeHealth, gpus: int) -> Joining:
     """Makes one query."""
     joined = JoinToken.objects.filter(node=node, used_at__isnull=False).order_by("-used_at").first()
     when = f"Joined at {reader_choices.clock(joined.used_at.timestamp())}. " if joined and joined.used_at else ""
+    if state.state == "off":
+        return Joining(True, f"{when}Its server: {state.server}. Plans may place instances here, which switch it on.")
     reports = state.state == "reporting"
     if reports and node.schedulable:
         return Joining(True, f"{when}Its agent reports, and plans may place instances here.")

@@ -28,6 +28,7 @@ def test_node_that_is_off_by_plan_says_so_and_when_it_could_be_there(admin_clien
     for path in ("/nodes/", f"/nodes/{node.name}/"):
         text = admin_client.get(path).content.decode()
         assert "off (by plan), boots in 5 min" in text
+    assert "Its server: off (by plan)" in text
     state = admin_client.get(f"/api/v1/nodes/{node.name}/state/").json()
     assert (state["state"], state["server"]) == ("off", "off (by plan), boots in 5 min")
     power = state["power"]
