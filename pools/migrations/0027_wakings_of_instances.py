@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("pools", "0027_power_of_servers"),
+        ("pools", "0026_power_of_servers"),
     ]
 
     operations = [
