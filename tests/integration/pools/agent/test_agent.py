@@ -167,3 +167,17 @@ def test_desired_state_that_cannot_be_read_changes_nothing_and_is_reported(bench
     bench.wait(lambda: (s := bench.state()) and "has gone" in s.error, "other error in the state")
     assert bench.instance("a") is not None
     assert bench.node.ready_url("a")
+
+
+def test_agent_is_silent_while_its_server_is_off_and_starts_what_it_is_to_run_once_it_has_booted(bench: Bench) -> None:
+    bench.want(desired("a", [0]))
+    bench.ready("a")
+    assert bench.node.send("POST", "/power", {"on": False}) == (200, {"state": "off", "runs": False})
+    off_s = time.time() + 2 * PERIOD_S  # a tick that was under way may still report
+    time.sleep(5 * PERIOD_S)
+    heard = bench.state()
+    assert heard is None or heard.at_s < off_s
+    assert max(row.at_s for row in bench.batches()[-1].gpus.unpack()) < off_s, "nor are there samples"
+    bench.node.send("POST", "/power", {"on": True})
+    bench.wait(lambda: (own := bench.state()) and own.at_s > off_s, "agent that reports again")
+    bench.ready("a")
