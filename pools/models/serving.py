@@ -164,6 +164,10 @@ class Service(models.Model):
         """Returns the knobs of the policy in force."""
         return self.own_policy().knobs
 
+    def max_lora_rank(self) -> int:
+        """Returns the highest rank of its adapters, which its engines are started for; 0: it has none."""
+        return max((adapter.rank for adapter in self.adapters.all()), default=0)
+
 
 class Adapter(models.Model):
     """A LoRA adapter of a service's model. Clients ask for it by its own name; engines load it when one does."""
@@ -303,6 +307,12 @@ class Instance(models.Model):
         null=True, blank=True, help_text="When it was last to go over to other GPUs in place. Empty: never."
     )
     resharded_at = models.DateTimeField(null=True, blank=True, help_text="When it served there. Empty: not yet.")
+    max_lora_rank = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="The rank of LoRA adapters that it was started for; null: not known."
+    )
+    max_loras = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="As many adapters at once it was started for; null: not known."
+    )
     replaces = models.JSONField(
         default=list, blank=True, help_text="Shadow start: uids of instances that serve until this one is ready."
     )
@@ -317,6 +327,12 @@ class Instance(models.Model):
 
     def __str__(self) -> str:
         return f"{self.gpu_type}/TP{self.tp} {str(self.uid)[:8]}"
+
+    def started_for_less(self, max_lora_rank: int, max_loras: int) -> bool:
+        """Says whether its engine cannot load what a service's can that are started now. Not if that is not known."""
+        if not max_lora_rank or self.max_lora_rank is None or self.max_loras is None:
+            return False
+        return self.max_lora_rank < max_lora_rank or self.max_loras < max_loras
 
 
 class InstanceGpu(models.Model):

@@ -19,7 +19,7 @@ from pools import database_locks, server_states, wire
 from pools.database_locks import Lock
 from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, Service
 from scheduler.control import active_operations, sleep_states
-from scheduler.control.apply import gpu_memory, gpu_turns, in_place, stand_ins, warm_pool
+from scheduler.control.apply import gpu_memory, gpu_turns, in_place, renewals, stand_ins, warm_pool
 from scheduler.control.apply.budgets import within
 from scheduler.control.apply.node_placement import NodeRoom, Placement, SliceId, Standing, Start, Wanted, place
 from scheduler.control.turn_context import TurnContext
@@ -133,6 +133,7 @@ def apply_placement(service: Service, reporting: Collection[str], decisions: Map
         warm = Counter(s.pool_id for s in standing if sleeps.by_level)
     kept = warm_pool.keep(plan, wanted, standing, rooms, warm)
     plan = replace(plan, drains=tuple(pk for pk in plan.drains if pk not in kept.asleep))
+    plan = renewals.renew(plan, standing, rooms)
     names = dict(Node.objects.values_list("pk", "name"))
     nodes = {names[node_id] for node_id in (*turned, *_apply(service, plan, decisions), *_keep_warm(service, kept))}
     for pool_id, mode in plan.unplaceable:
@@ -176,6 +177,8 @@ def _start(service: Service, start: Start, decision_id: int | None, desired: str
         gpu_type=start.mode.gpu,
         tp=start.mode.tp,
         decision_id=decision_id,
+        max_lora_rank=service.max_lora_rank(),
+        max_loras=service.max_loras,
         desired=desired,
         replaces=[uids[old] for old in start.replaces],
     )
@@ -233,6 +236,7 @@ def _standing(service: Service) -> list[Standing]:
     ):
         allocations.setdefault(allocation.instance_id, []).append(allocation)
     ids = {str(row.uid): row.pk for row in live}
+    rank = service.max_lora_rank()
     return [
         Standing(
             id=row.pk,
@@ -244,6 +248,7 @@ def _standing(service: Service) -> list[Standing]:
             running=row.desired in (Desired.RUNNING, Desired.SLEEPING),
             warm=row.desired == Desired.SLEEPING,
             state=row.state,
+            outdated=row.started_for_less(rank, service.max_loras),
             gpu_ids=tuple((allocation.gpu_id, allocation.slice) for allocation in allocations.get(row.pk, ())),
             roomy=gpu_memory.fits_two(service.model_card, row.tp, allocations.get(row.pk, ())),
             beside=any(allocation.beside for allocation in allocations.get(row.pk, ())),

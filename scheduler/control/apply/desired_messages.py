@@ -112,8 +112,8 @@ class _ServiceSettings:
         classes = service.partition.classes.all()
         of_classes = (class_limits(objectives, own.thresholds, knobs) for own in classes)
         engine_limits = service_policy.engine_limits(knobs, tuning, of_classes)
-        max_rank = max((adapter.rank for adapter in service.adapters.all()), default=0)
-        return cls(rule, engine_limits, knobs, objectives, limits, max_rank, service.max_loras)
+        rank = service.max_lora_rank()
+        return cls(rule, engine_limits, knobs, objectives, limits, rank, service.max_loras)
 
     def down_to(self, floor_mhz: float) -> _ServiceSettings:
         """Where clocks stay at the top, a floor is a person's word that they may go down as far as that."""

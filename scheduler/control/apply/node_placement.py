@@ -63,6 +63,7 @@ class Standing:
     order: int = 0
     replaces: tuple[int, ...] = ()
     warm: bool = False  # it is of the warm pool: to sleep, until it is wanted
+    outdated: bool = False  # it was started for less than its service's engines are started for now
     roomy: bool = False  # its GPUs have memory for another one of its service
     beside: bool = False  # it was started on GPUs of one that it replaces
     reshards: bool = False  # its engine can go over to other GPUs while it serves
@@ -266,9 +267,13 @@ def _last_ready(
 
 
 def _keep(wanted: Sequence[Wanted], running: Sequence[Standing]) -> tuple[dict[int, int], list[tuple[int, Mode]]]:
-    """Returns instance -> pool of those that stay, ready and old ones first, and the workers still missing (rule 1)."""
+    """Returns instance -> pool of those that stay, ready and old ones first, and the workers still missing (rule 1).
+
+    Outdated ones that another one replaces come last.
+    """
     by_pool: dict[tuple[int, Mode], list[Standing]] = defaultdict(list)
-    for s in sorted(running, key=lambda s: (s.state != READY, s.order, s.id)):
+    replaced = {old for s in running for old in s.replaces}
+    for s in sorted(running, key=lambda s: (s.outdated and s.id in replaced, s.state != READY, s.order, s.id)):
         by_pool[s.pool_id, s.mode].append(s)
     kept: dict[int, int] = {}
     missing: list[tuple[int, Mode]] = []

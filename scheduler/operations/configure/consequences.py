@@ -322,7 +322,10 @@ def _adapter(adapter: Adapter) -> Iterator[Consequence]:
     started_for = max(Adapter.objects.filter(service=service).values_list("rank", flat=True), default=0)
     if service and adapter.rank and adapter.rank > started_for and (live := _live(service)):
         before_it = f"adapters of rank {started_for} at most" if started_for else "no adapters"
-        text = f"{live} instances of {service} were started for {before_it}: real ones can load it once started anew."
+        text = (
+            f"{live} instances of {service} were started for {before_it} and cannot load it: they are replaced one by "
+            "one, each once its successor is ready. Requests for it wait for the first."
+        )
         yield Consequence("warning", "rank", text)
 
 
