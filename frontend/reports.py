@@ -29,6 +29,7 @@ from telemetry.report_values.esrs import table as esrs_table
 from telemetry.report_values.lines import DIMENSIONS
 from telemetry.report_values.period import last_period
 from telemetry.report_values.report_request import FOCUS_VERSIONS, FORMATS
+from telemetry.report_values.statement import NOBODYS
 from telemetry.report_values.table import NAMES, Column
 from telemetry.report_values.totals import Group
 from telemetry.reports import report_pivots, report_requests
@@ -118,7 +119,11 @@ def report_pivot(request: HttpRequest, report_id: int) -> HttpResponse:
         "by": by,
         "shown": shown,
         "groups": [
-            ([part or "(nobody)" for part in group.key], group.currency, [_cell(column, group) for column in shown])
+            (
+                [part or NOBODYS[name] for name, part in zip(by, group.key, strict=True)],
+                group.currency,
+                [_cell(column, group) for column in shown],
+            )
             for group in groups[:PIVOT_SHOWN]
         ],
         "totals": [

@@ -18,7 +18,7 @@ from core.policy import presets
 from core.policy.setting_texts import SETTINGS, by_name, documented, text_of, value_of, without_effect
 from frontend import formats, reader_choices
 from frontend.charts import chart_csv, figures
-from frontend.fleet import chart_pages
+from frontend.fleet import adapter_use, chart_pages
 from pools.access import rights
 from pools.models import Service
 from scheduler import selectors as scheduler_selectors
@@ -181,7 +181,7 @@ def service(request: HttpRequest, name: str) -> HttpResponse:
         "short": "" if short is None else short.text(name),
         "pools": pools,
         "pool_count": pool_count,
-        "adapters": found.adapters.all(),
+        "adapters": adapter_use.adapters(found, rights.sites_of(request.user), datetime.fromtimestamp(now_s, UTC)),
         "may_operate": rights.has(request.user, rights.Right.OPERATE) and rights.everywhere(request.user),
         "decisions": scheduler_selectors.decisions().filter(service=found).exclude(kind="clock")[:DECISIONS_SHOWN],
     }

@@ -1962,11 +1962,12 @@ class UnreachableInstance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UseRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One group: it has those of `site`, `service` and `day` that `by` names. A day is one of UTC.
+    """One group: it has those of `site`, `service`, `adapter` and `day` that `by` names. A day is one of UTC.
 
     Attributes:
         host_kwh: Of the hosts beside the GPUs; in no other figure.
         without_host_kwh: The GPUs' energy without a host meter beside it.
+        adapter: The LoRA adapter that was asked for; null: the service itself.
     """
 
     currency: str
@@ -1989,6 +1990,7 @@ class UseRow(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: Decimal
     site: str | None = None
     service: str | None = None
+    adapter: str | None = None
     day: date | None = None
 
 

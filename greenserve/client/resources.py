@@ -3641,17 +3641,26 @@ class Tenants:
         )
 
     def use(
-        self, name: str, /, *, by: str | None = None, from_: datetime | None = None, to: datetime | None = None
+        self,
+        name: str,
+        /,
+        *,
+        adapter: str | None = None,
+        by: str | None = None,
+        from_: datetime | None = None,
+        to: datetime | None = None,
     ) -> m.TenantUse:
         """Returns a tenant's energy, carbon and cost: the same to the digit as a report's of the same hours.
 
         Args:
-            by: Groups, with commas between: site, service, day.
+            adapter: Only of requests that asked for this LoRA adapter.
+            by: Groups, with commas between: site, service, adapter, day.
             from_: A whole hour in UTC; the month's first where left out.
             to: A whole hour; the end of this one where left out.
         """
         return self._transport.read(
-            Call("GET", f"tenants/{segment(name)}/use/", query={"by": by, "from": from_, "to": to}), m.TenantUse
+            Call("GET", f"tenants/{segment(name)}/use/", query={"adapter": adapter, "by": by, "from": from_, "to": to}),
+            m.TenantUse,
         )
 
 

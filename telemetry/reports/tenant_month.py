@@ -129,7 +129,7 @@ def by_tenant(month: Month) -> list[Use]:
     today = month.until.replace(hour=0, minute=0, second=0, microsecond=0)
     days, newest = replace(month.span(), end=today), replace(month.span(), start=today)
     version = tenant_use.newest_version(days)
-    key = f"tenants:{month.key}:{today:%d}:{version}:{_joined(month.site_ids)}:{_joined(sorted(rented))}"
+    key = f"tenants:2:{month.key}:{today:%d}:{version}:{_joined(month.site_ids)}:{_joined(sorted(rented))}"
     found: list[Use] | None = cache.get(key)
     if found is None:
         found = tenant_use.use(days, ("tenant",), rented_sites=rented)

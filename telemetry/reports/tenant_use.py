@@ -1,7 +1,8 @@
-"""What tenants used, from the settled ledger's hours: the sums that reports of the same whole hours have."""
+"""What tenants and services used, from the settled ledger's hours: sums that reports of the same whole hours have."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +22,7 @@ PARTS: Mapping[str, str] = {  # what sums may be parted by, in SQL
     "tenant": "tenant_id",
     "site": "site_id",
     "service": "nullif(service, '')",
+    "adapter": "nullif(adapter, '')",
     "day": "floor(extract(epoch FROM start_at - %(days_from)s) / 86400)::int",
 }
 SUMS = ", ".join(f"sum({stored}) AS {name}" for name, stored in zip(AMOUNTS, SUMMED, strict=True))
@@ -31,7 +33,8 @@ WHERE lines > 0 AND start_at >= %(start)s AND start_at < %(end)s AND site_id = A
 USE_SQL = f"""
 SELECT {{parts}} site_id, currency, count(*) AS lines, {SUMS},
        coalesce(sum(energy_uj) FILTER (WHERE kind = ANY(%(idle)s)), 0) AS idle_uj
-{HOURS} AND (%(tenant)s::bigint IS NULL OR tenant_id = %(tenant)s) {{nobody}}
+{HOURS} AND (%(tenant)s::bigint IS NULL OR tenant_id = %(tenant)s)
+  AND (%(service)s = '' OR service = %(service)s) AND (%(adapter)s = '' OR adapter = %(adapter)s) {{nobody}}
 GROUP BY {{groups}}
 """
 # As in a report: where a site has no rate for GPU-hours at all, they are no part of its cost, and so not missing.
@@ -54,21 +57,31 @@ SELECT (SELECT coalesce(sum(energy_uj), 0) FROM telemetry_siteenergy
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The sums of one group. `key` has a value for each part that was asked for; sites and tenants by their id."""
+    """The sums of one group. `key` has a value for each part that was asked for; sites and tenants by their id.
+
+    `served`: requests that instances took. Those of `totals` are counted by reports alone, refused ones too.
+    """
 
     key: tuple[Any, ...]
     currency: str
     totals: Totals
+    served: int
 
 
 @dataclass(frozen=True, slots=True)
 class HourSpan:
-    """Whole UTC hours of some sites. `tenant_id` None: of all tenants, and not of nobody."""
+    """Whole UTC hours of some sites.
+
+    `tenant_id` None: of all tenants, and not of nobody. `service`: of its requests alone, those without a tenant too;
+    empty: of all. `adapter`: of those that asked for it; empty: of all.
+    """
 
     start: datetime
     end: datetime
     site_ids: tuple[int, ...]
     tenant_id: int | None = None
+    service: str = ""
+    adapter: str = ""
 
     def __post_init__(self) -> None:
         if self.start.timestamp() % HOUR_S or self.end.timestamp() % HOUR_S:
@@ -95,24 +108,28 @@ def use(
     params = {
         **_params(span),
         "tenant": span.tenant_id,
+        "service": span.service,
+        "adapter": span.adapter,
         "idle": list(IDLE_KINDS),
         "days_from": days_from or span.start,
     }
     parts = "".join(f"{PARTS[name]} AS part_{n}, " for n, name in enumerate(by))
     groups = ", ".join(str(n + 1) for n in range(len(by) + 2))
-    nobody = "" if span.tenant_id is not None else "AND tenant_id IS NOT NULL"
+    nobody = "" if span.tenant_id is not None or span.service else "AND tenant_id IS NOT NULL"
     with_rate = rented(span) if rented_sites is None else rented_sites
     found: dict[tuple[Any, ...], Totals] = {}
+    served: Counter[tuple[Any, ...]] = Counter()
     for row in _rows(USE_SQL.format(parts=parts, groups=groups, nobody=nobody), params):
         key, (site_id, currency, lines), amounts = row[: len(by)], row[len(by) : len(by) + 3], row[len(by) + 3 : -1]
         values = {name: int(value) for name, value in zip(AMOUNTS, amounts, strict=True)}
-        values["requests"] = 0  # a report counts them where they began; these are served ones, by where they ended
+        served[*key, currency] += values["requests"]
+        values["requests"] = 0
         if site_id not in with_rate:
             values["rental_missing_us"] = 0
         totals = found.setdefault((*key, currency), Totals())
         totals += Totals(lines=lines, idle_uj=int(row[-1]), market_missing_uj=values["facility_uj"], **values)
     order = sorted(found, key=lambda key: tuple((part is None, part) for part in key))
-    return [Use(key[:-1], key[-1], found[key]) for key in order]
+    return [Use(key[:-1], key[-1], found[key], served[key]) for key in order]
 
 
 def grouped(uses: Sequence[Use]) -> dict[Any, list[Use]]:

@@ -26,9 +26,9 @@ from telemetry.reports.tenant_use import HOUR_S, HourSpan, Use
 from ..rest.base import View
 from ..rest.filters import require_known
 
-BY = ("site", "service", "day")
+BY = ("site", "service", "adapter", "day")
 LONGEST = timedelta(days=400)
-KNOWN = ("from", "to", "by", "format")
+KNOWN = ("from", "to", "by", "adapter", "format")
 # Of a report's columns those that settled lines have: requests and objectives are counted where a request began.
 AMOUNTS = (
     *("energy_j", "energy_kwh", "facility_kwh", "host_kwh", "host_known_kwh", "without_host_kwh", "gpu_hours"),
@@ -68,11 +68,19 @@ class UseSums(serializers.Serializer):
 
 
 class UseRow(UseSums):
-    """One group: it has those of `site`, `service` and `day` that `by` names. A day is one of UTC."""
+    """One group: it has those of `site`, `service`, `adapter` and `day` that `by` names. A day is one of UTC."""
 
     site = serializers.CharField(required=False)
     service = serializers.CharField(required=False, allow_null=True)
+    adapter = serializers.CharField(
+        required=False, allow_null=True, help_text="The LoRA adapter that was asked for; null: the service itself."
+    )
     day = serializers.DateField(required=False)
+
+    def to_representation(self, instance: Any) -> dict[str, Any]:
+        """Leaves out what `by` does not name; null is nobody's."""
+        found: dict[str, Any] = super().to_representation(instance)
+        return {name: value for name, value in found.items() if name in instance}
 
 
 class TenantUseSerializer(serializers.Serializer):
@@ -104,6 +112,7 @@ class TenantUseView(View):
                 "to", OpenApiTypes.DATETIME, description="A whole hour; the end of this one where left out."
             ),
             OpenApiParameter("by", str, description=f"Groups, with commas between: {', '.join(BY)}."),
+            OpenApiParameter("adapter", str, description="Only of requests that asked for this LoRA adapter."),
         ],
     )
     def get(self, request: Request, name: str) -> Response:
@@ -121,7 +130,8 @@ class TenantUseView(View):
         if not timedelta() < end - start <= LONGEST:
             raise ValidationError({"from": "before `to`, and at most 400 days before it"})
         settled = tenant_use.settled_until(tuple(sites), start)
-        span = HourSpan(start, end, tuple(sites), tenant.pk if tenant else None)
+        adapter = query.get("adapter", "")
+        span = HourSpan(start, end, tuple(sites), tenant.pk if tenant else None, adapter=adapter)
         days_from = start.replace(hour=0)
         found = tenant_use.use(span, by, days_from) if tenant else []
         if tenant is None or not (found or rights.everywhere(request.user)):

@@ -6,12 +6,16 @@ import json
 from typing import Any
 
 import pytest
+from django.db.models import Sum
 from django.test import Client
 from django.urls import reverse
 
-from pools.models import Adapter, Instance, Service
+from pools.models import Adapter, Instance, Node, Service
 from scheduler.operations.configure import consequences
-from tests.fakes import seed
+from telemetry.ledger import settlement
+from telemetry.models import RequestRecord, StatementLine
+from tests.fakes import metering, seed
+from tests.fakes.house import moment, start_instance
 
 pytestmark = pytest.mark.django_db
 LEGAL = {"service": "llama3-70b", "name": "legal", "source": "acme/legal-lora", "rank": 16}
@@ -103,3 +107,34 @@ def test_form_warns_where_engines_were_started_for_less(service: Service) -> Non
     assert consequences.of(adapter) == ()
     adapter.rank = 32
     assert "of rank 16 at most" in consequences.of(adapter)[0].text
+
+
+def test_page_and_rest_have_what_each_adapter_used_and_add_up_to_the_service(
+    client: Client, demo_rows: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service.objects.get()
+    instance = start_instance(service.pools.first(), Node.objects.get(name="loc1-a100"), tp=2)
+    tenants = metering.quarter_hour(instance)
+    Adapter.objects.create(service=service, name="legal", source="acme/legal-lora", rank=16)
+    for n, record in enumerate(RequestRecord.objects.order_by("started_at")):
+        record.adapter = (None, None, "legal", "by-hand")[n % 4]
+        record.save(update_fields=["adapter"])
+    settlement.settle(moment(metering.LATER))
+    monkeypatch.setattr("frontend.fleet.services.time.time", lambda: metering.LATER)
+    answer = client.get(reverse("service", args=[service.name]))
+    table = answer.context["adapters"]
+    assert [row.name for row in table.rows] == ["legal", "by-hand", ""]
+    serving = StatementLine.objects.filter(kind="serving").exclude(service="")
+    whole = serving.aggregate(Sum("energy_uj"), Sum("requests"), Sum("prompt_tokens"), Sum("carbon_ug"))
+    assert sum(round(row.figures.energy_j * 1e6) for row in table.rows) == whole["energy_uj__sum"]
+    assert sum(row.served for row in table.rows) == whole["requests__sum"] == 60
+    assert sum(row.prompt_tokens for row in table.rows) == whole["prompt_tokens__sum"]
+    assert sum(row.figures.carbon_g for row in table.rows) == pytest.approx(whole["carbon_ug__sum"] / 1e6)
+    shown = answer.content.decode()
+    for words in ("not entered here", "itself</span>", "acme/legal-lora"):
+        assert words in shown
+    use = f"/api/v1/tenants/{tenants[0].name}/use/?from=2026-01-01&to=2026-01-02"
+    body = client.get(f"{use}&by=adapter").json()
+    assert [row["adapter"] for row in body["rows"]] == ["legal", None]
+    (one,) = client.get(f"{use}&by=adapter&adapter=legal").json()["rows"]
+    assert one == body["rows"][0]

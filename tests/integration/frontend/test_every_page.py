@@ -36,7 +36,7 @@ BUDGETS = {  # of pages that put together what several lists show
     "health": 15,
     "site": 20,
     "pool": 20,
-    "service": 22,
+    "service": 26,
     "tenant": 22,
     "overrides": 20,
     "trial": 20,
