@@ -232,8 +232,10 @@ def _lines(parts: Sequence[_Part], whose: Sequence[Whose]) -> dict[int, list[Win
     found: dict[int, list[WindowLine]] = {}
     rows = zip(*(groups.key(key).tolist() for key in keys), strict=True)
     for i, (window, kind, pool, who) in enumerate(rows):
-        amounts = {name: values[i] for name, values in columns.items()}
-        found.setdefault(window, []).append(WindowLine(KINDS[kind].value, pool or None, *whose[who], amounts))
+        own, amounts = whose[who], {name: values[i] for name, values in columns.items()}
+        found.setdefault(window, []).append(
+            WindowLine(KINDS[kind].value, pool or None, own.service, own.tenant_id, own.adapter, amounts)
+        )
     return found
 
 

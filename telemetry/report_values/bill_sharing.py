@@ -19,6 +19,7 @@ from core.accounting.whole_shares import cut, whole_weights
 from .basis import Basis, DemandCharge
 from .bill import AMOUNT_NAMES, BASE, DIRECT, IDLE, TRANSITION, Bill, BillLine, DemandShare, ordered, part_totals
 from .line_blocks import Block, wide
+from .totals import Totals
 
 SERVING = "serving"
 # What hardware costs by its time, whether it works or not; all else follows the energy.
@@ -88,8 +89,8 @@ class BillSharing:
             self._add_waiting(site, service, day, part, currency, amounts)
         demand = [share for charge in charges for share in self._demand(charge)]
         lines = (
-            BillLine(*key, part_totals(key[3], dict(zip(AMOUNT_NAMES, amounts, strict=True))), adapter)
-            for (*key, adapter), amounts in self._borne.items()
+            BillLine(tenant, site, service, part, currency, _totals(part, amounts), adapter)
+            for (tenant, site, service, part, currency, adapter), amounts in self._borne.items()
             if any(amounts)
         )
         return Bill(self.basis, ordered(lines), tuple(demand))
@@ -235,6 +236,10 @@ def sharing_of(bill_basis: str, basis: Basis) -> BillSharing:
         for service, shares in basis.inputs.allocations.items()
     }
     return BillSharing(bill_basis, services, reserved)
+
+
+def _totals(part: str, amounts: Amounts) -> Totals:
+    return part_totals(part, dict(zip(AMOUNT_NAMES, amounts, strict=True)))
 
 
 def _order(tenant: Tenant) -> tuple[bool, str]:

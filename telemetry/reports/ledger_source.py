@@ -181,12 +181,13 @@ def slo_counts(
 ) -> tuple[SloCount, ...]:
     """Counts requests that began in the period. `every`: those too that never came to a pool, and so to no site."""
     found = []
-    for pool_id, tenant_id, service, adapter, *counted in _rows(SLO_SQL, scope.params):
+    for pool_id, tenant_id, service, adapter, requests, judged, met, without, worked in _rows(SLO_SQL, scope.params):
         pool = pools.get(str(pool_id))
         if pool is None and not every:
             continue
         tenant = _tenant(tenant_id, tenants)
         site, name, model = (pool.site, pool.name, pool.model) if pool else (None, None, None)
+        counted = (requests, judged, met, without, worked)
         found.append(SloCount(site, tenant, service or None, name, model, *counted, adapter or None))
     return tuple(found)
 
