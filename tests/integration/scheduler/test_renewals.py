@@ -57,6 +57,16 @@ def test_engines_are_replaced_one_by_one_once_their_service_has_an_adapter(
     assert started == {16}
 
 
+def test_one_is_replaced_once_the_warm_pool_has_its_gpus(service: Service, turn: Callable[[], list[Instance]]) -> None:
+    assert ranks(turn()) == [0, 0]
+    service.pools.exclude(workers={}).update(warm=1)
+    Adapter.objects.create(service=service, name="legal", source="acme/legal", rank=16)
+    turn()
+    assert list(Instance.objects.filter(desired="sleeping").values_list("max_lora_rank", flat=True)) == [16]
+    Instance.objects.filter(desired="sleeping").update(state="sleeping")
+    assert ranks(turn()) == [0, 0, 16]
+
+
 def test_engines_stay_where_it_is_not_known_what_they_were_started_for(
     service: Service, turn: Callable[[], list[Instance]]
 ) -> None:
