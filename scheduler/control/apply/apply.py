@@ -133,7 +133,7 @@ def apply_placement(service: Service, reporting: Collection[str], decisions: Map
         warm = Counter(s.pool_id for s in standing if sleeps.by_level)
     kept = warm_pool.keep(plan, wanted, standing, rooms, warm)
     plan = replace(plan, drains=tuple(pk for pk in plan.drains if pk not in kept.asleep))
-    if not kept.starts:  # which take free GPUs
+    if not (kept.starts or changes.turns):  # which take free GPUs
         plan = renewals.renew(plan, standing, rooms)
     names = dict(Node.objects.values_list("pk", "name"))
     nodes = {names[node_id] for node_id in (*turned, *_apply(service, plan, decisions), *_keep_warm(service, kept))}

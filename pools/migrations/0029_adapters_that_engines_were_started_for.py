@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("pools", "0025_slices_of_gpus"),
+        ("pools", "0028_reshards_of_instances"),
     ]
 
     operations = [
