@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from django.db.models import F
+from django.db.models import F, prefetch_related_objects
 from django.utils import timezone
 
 from core.controllers.fleet.explain import gpus_of
@@ -117,6 +117,7 @@ def apply_placement(service: Service, reporting: Collection[str], decisions: Map
 
     `decisions`: pool -> the decision that new ones carry, and those that change in place.
     """
+    prefetch_related_objects([service], "adapters")  # for all that is started below
     sleeps = sleep_states.of(service)
     wanted, standing, rooms = _wanted(service), _standing(service), _rooms(service, reporting)
     ending: frozenset[str] = frozenset()
