@@ -249,7 +249,7 @@ def shard_pool(
     """
     worker = engine_model(servers.model, servers.best.gpu, servers.best.tp, servers.engine)
     own = {mode.tp: one for mode, one in known.items() if mode.gpu == servers.best.gpu and mode.tp <= servers.best.tp}
-    weights = weight_bytes(servers.model)
+    weights, in_place = weight_bytes(servers.model), change is ChangeKind.IN_PLACE
     return ShardPool(
         key=key,
         model=servers.model,
@@ -263,8 +263,8 @@ def shard_pool(
         start_s=start_s,
         gpus_per_node=servers.best.tp,
         change=change,
-        drain_s=0.0 if change is ChangeKind.IN_PLACE and not one_by_one else _longest_s(own, load.lengths),
-        one_by_one=one_by_one,
+        drain_s=0.0 if in_place and not one_by_one else _longest_s(own, load.lengths),
+        one_by_one=in_place and one_by_one,
     )
 
 
