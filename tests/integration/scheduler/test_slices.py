@@ -8,6 +8,7 @@ import pytest
 import redis
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
+from django.utils import timezone
 
 from core.types import Mode
 from pools import wire
@@ -19,36 +20,42 @@ from scheduler.operations import overrides
 from scheduler.operations.configure import consequences
 from scheduler.whatif import fleet_scenario
 from telemetry.models import GpuRate
-from tests.fakes.house import report_all, requests_came, second_service
+from tests.fakes.house import clean_redis, report_all, requests_came, second_service
 from tests.integration.scheduler.test_sharing import set_policy, turns
 
 pytestmark = pytest.mark.django_db
 NODE, HALF = "loc1-a100", "A100-80GB/2"
 
 
-@pytest.fixture
-def halves(service: Service) -> Node:
-    """One GPU, cut in two, and nothing else."""
+@pytest.fixture(scope="module")
+def planned_rows(fed_rows: None) -> None:
+    """One GPU, cut in two, and nothing else; two services of a small model with an instance each on it."""
     Node.objects.exclude(name=NODE).update(schedulable=False)
     node = Node.objects.get(name=NODE)
     node.gpus.exclude(index=0).delete()
     node.gpu_slices = 2
     node.save()
-    return node
-
-
-@pytest.fixture
-def both(service: Service, halves: Node, redis_client: redis.Redis, now: datetime) -> list[Service]:
-    """Two services of a small model with an instance each."""
-    second = second_service("greenserve")
+    service, second = Service.objects.get(), second_service("greenserve")
     service.model_card = second.model_card
     service.save()
     set_policy(service, "greenserve")
-    report_all(redis_client, at=now)
+    now = timezone.now()
     for name in ("llama3-70b", "llama3-8b"):
         requests_came(now, count=60, over_s=60, prompt_tokens=500, output_tokens=130, service=name)
-    turns(redis_client, now, 3)
-    return [service, second]
+    with clean_redis() as client:
+        report_all(client, at=now)
+        turns(client, now, 3)
+
+
+@pytest.fixture
+def halves(planned_rows: None) -> Node:
+    return Node.objects.get(name=NODE)
+
+
+@pytest.fixture
+def both(planned_rows: None, redis_client: redis.Redis) -> list[Service]:
+    report_all(redis_client)
+    return [Service.objects.get(name=name) for name in ("llama3-70b", "llama3-8b")]
 
 
 def test_two_services_have_an_instance_each_on_one_gpu(both: list[Service], halves: Node) -> None:
@@ -84,7 +91,7 @@ def test_slices_go_back_one_by_one(both: list[Service], halves: Node, now: datet
 
 def test_modes_are_those_of_slices_with_one_engine_each(both: list[Service], halves: Node, now: datetime) -> None:
     assert published_profiles.offered_modes(both[0]) == [Mode(HALF, 1)]
-    pool, until = both[0].pools.filter(site=halves.cluster.site)[0], now + timedelta(hours=1)
+    pool, until = Instance.objects.get(pool__service=both[0]).pool, now + timedelta(hours=1)
     with pytest.raises(ValidationError, match="has 2 A100-80GB/2, not 3"):
         overrides.pin_workers(None, pool, {f"{HALF}/TP1": 3}, until, "test")  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match=r"has one of them: TP is 1"):
