@@ -13,6 +13,7 @@ from .engine_access import OPEN, EngineAccess
 from .vllm_metrics import parse_reading
 
 _LOOK_S = 2.0
+_DESCRIBE_S = 60.0  # it is made when it is first asked for: seconds of processor time, on a busy machine many
 _ANSWER_S = 120.0  # a first request may compile
 _SLEEP_S = 120.0  # weights go to the machine's memory
 _PROMPT_TOKENS = (64, 512)  # of warm-up requests
@@ -57,7 +58,7 @@ class Probe:
 
     def paths(self) -> tuple[str, ...] | None:
         """Returns those of `SERVING_PATHS` that it has; None: it does not say, as with `--disable-fastapi-docs`."""
-        with self._client(_LOOK_S) as client:
+        with self._client(_DESCRIBE_S) as client:
             try:
                 found = msgspec.json.decode(client.call("GET", "/openapi.json"), type=_Interface).paths
             except (PermanentError, msgspec.DecodeError):
