@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from .engine.engine_launch import EngineLaunch
+from .length_odds import LengthOdds
 
 
 class AdapterError(Exception):
@@ -345,7 +346,7 @@ class LengthProxyModel(Protocol):
     Blocks for milliseconds, so it is asked in batches and off the event loop. None: it cannot say. Raises AdapterError.
     """
 
-    def predict(self, service: str, prompts: Sequence[str]) -> Sequence[int | None]: ...
+    def predict(self, service: str, prompts: Sequence[str]) -> Sequence[LengthOdds | None]: ...
 
 
 class TextTokenizer(Protocol):
