@@ -130,6 +130,14 @@ class Section:
                 raise self.error(key, f"must be a list of numbers, but has {item!r}")
         return tuple(float(item) for item in values)
 
+    def rows(self, key: str) -> tuple[tuple[float, ...], ...]:
+        """Reads a list of lists of numbers."""
+        rows = self._get(key)
+        if not isinstance(rows, list):
+            raise self.error(key, f"must be a list of lists of numbers, not {rows!r}")
+        own = Section(self._name(key), {f"row {n}": row for n, row in enumerate(rows)})
+        return tuple(own.numbers(name) for name in own.names())
+
     def names(self) -> tuple[str, ...]:
         """Returns the keys of a mapping that has a name for each item."""
         return tuple(str(key) for key in self._values)

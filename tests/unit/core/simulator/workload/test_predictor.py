@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from core.simulator.fields import ScenarioError
 from core.simulator.workload import LengthPredictor, read_predictor
-from core.simulator.workload.predictor import typical_lengths
+from core.simulator.workload.predictor import Confusion, typical_lengths
 from tests.unit.core.simulator.workload.helpers import section
 
 BOUNDS = (100, 350)
@@ -56,21 +56,43 @@ def test_a_class_next_to_the_true_one_is_predicted_when_neighbour() -> None:
         assert counts[0] / counts.sum() == pytest.approx(1.0 / len(beside), abs=0.01)
 
 
+def test_classes_are_predicted_as_often_as_the_confusion_says() -> None:
+    predictor = LengthPredictor("confusion", confusion=Confusion(BOUNDS, ((6, 3, 1), (0, 1, 0), (0, 1, 3))))
+    found = predictor.predict(TRUE, predictor.random_stream(5))
+    for true, shares in ((50, {50: 0.6, 225: 0.3, 525: 0.1}), (200, {225: 1.0}), (800, {225: 0.25, 525: 0.75})):
+        seen, counts = np.unique(found[true == TRUE], return_counts=True)
+        assert dict(zip(seen.tolist(), (counts / counts.sum()).tolist(), strict=True)) == pytest.approx(
+            shares, abs=0.006
+        )
+
+
+def test_nothing_is_known_of_a_request_when_constant() -> None:
+    assert set(predict("constant", 129.4).tolist()) == {129}
+
+
 def test_predictions_are_at_least_one_token() -> None:
     assert predict("gaussian", 5.0, np.ones(1000, np.int64)).min() == 1
     assert predict("sd", 500.0).min() == 1
 
 
 @given(
-    st.sampled_from([("gaussian", 0.4), ("misclass", 0.5), ("neighbour", 0.5), ("sd", 30.0)]),
+    st.sampled_from(
+        [
+            *(
+                LengthPredictor(*kind)
+                for kind in (("gaussian", 0.4), ("misclass", 0.5), ("neighbour", 0.5), ("sd", 30.0))
+            ),
+            LengthPredictor("confusion", confusion=Confusion((100,), ((3.0, 1.0), (1.0, 4.0)))),
+        ]
+    ),
     st.lists(st.integers(0, 300), max_size=6),
 )
-def test_predictions_are_the_same_when_blocks_differ(kind: tuple[str, float], ends: list[int]) -> None:
+def test_predictions_are_the_same_when_blocks_differ(predictor: LengthPredictor, ends: list[int]) -> None:
     true = TRUE[:300]
-    predictor = LengthPredictor(*kind)
     rng = predictor.random_stream(5)
     parts = [predictor.predict(part, rng, BOUNDS) for part in np.split(true, sorted(ends))]
-    np.testing.assert_array_equal(np.concatenate(parts), predict(*kind, true))
+    whole = predictor.predict(true, predictor.random_stream(5), BOUNDS)
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
 @pytest.mark.parametrize("kind", ["misclass", "neighbour"])
@@ -89,6 +111,11 @@ def test_wrong_classes_are_refused_when_there_is_one_class(kind: str) -> None:
         ("{length_predictor: {misclass: 0.1}}", LengthPredictor("misclass", 0.1)),
         ("{length_predictor: {neighbour: 0.1}}", LengthPredictor("neighbour", 0.1)),
         ("{length_predictor: {sd: 40}}", LengthPredictor("sd", 40.0)),
+        ("{length_predictor: {constant: 129}}", LengthPredictor("constant", 129.0)),
+        (
+            "{length_predictor: {confusion: {borders: [100], requests: [[3, 1], [0, 4]]}}}",
+            LengthPredictor("confusion", confusion=Confusion((100,), ((3.0, 1.0), (0.0, 4.0)))),
+        ),
     ],
 )
 def test_predictor_is_read(text: str, expected: LengthPredictor) -> None:
@@ -98,13 +125,22 @@ def test_predictor_is_read(text: str, expected: LengthPredictor) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{length_predictor: magic}", "length_predictor: must be oracle, {gaussian: P95}"),
+        ("{length_predictor: magic}", "length_predictor: must be oracle, {constant: TOKENS}, {gaussian: P95}"),
         ("{length_predictor: {gausian: 1}}", "gausian: unknown field; did you mean gaussian"),
-        ("{length_predictor: {}}", "must have one of gaussian, misclass, neighbour, sd, not 0"),
+        ("{length_predictor: {}}", "must have one of confusion, constant, gaussian, misclass, neighbour, sd, not 0"),
         ("{length_predictor: {sd: 1, gaussian: 1}}", "must have one of .*, not 2"),
         ("{length_predictor: {misclass: 1.5}}", "misclass: is a share of requests"),
         ("{length_predictor: {neighbour: 2}}", "neighbour: is a share of requests"),
         ("{length_predictor: {sd: -1}}", "sd: must be at least 0"),
+        ("{length_predictor: {constant: 0}}", "constant: must be at least 1"),
+        ("{length_predictor: {sd: 1, confusion: {borders: [9]}}}", "must have one of .*, not 2"),
+        ("{length_predictor: {confusion: {borders: [9], requests: 3}}}", "requests: must be a list of lists"),
+        ("{length_predictor: {confusion: {borders: [9], requests: [[1, 2], [x, 1]]}}}", "requests.row 1: .* 'x'"),
+        ("{length_predictor: {confusion: {borders: [9], requests: [[1, 2]]}}}", "requests: 1 borders make 2 classes"),
+        ("{length_predictor: {confusion: {borders: [9, 9], requests: []}}}", "borders: must ascend"),
+        ("{length_predictor: {confusion: {borders: [9], requests: [[1, -1], [1, 1]]}}}", "requests: are counted"),
+        ("{length_predictor: {confusion: {borders: [9], requests: [[0, 0], [1, 1]]}}}", "every true class needs some"),
+        ("{length_predictor: {confusion: {borders: [9], requests: [[1, 1], [1, 1]], rows: 1}}}", "rows: unknown field"),
     ],
 )
 def test_predictor_is_refused_when_wrong(text: str, message: str) -> None:
