@@ -31,7 +31,8 @@ from core.ports import RequestFeatures
 from core.predictors import length_training
 from core.predictors.boosted_lengths import record_of
 from pools import wire
-from pools.gateway.classify.classifier import Classified, Classifier
+from pools.gateway.classify.classified import Classified
+from pools.gateway.classify.classifier import Classifier
 from pools.gateway.requests import endpoint, features, validation
 
 ROUNDS, WARM_UP, LEARNED = 4000, 500, 2000

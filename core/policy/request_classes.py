@@ -74,6 +74,20 @@ class ClassGrid:
         """Returns what `classify` says of these lengths."""
         return self._names[bisect_right(self._inputs, prompt_tokens)][bisect_right(self._outputs, output_tokens)]
 
+    def outputs(self, prompt_tokens: int, output_tokens: int) -> tuple[int, int | None]:
+        """Returns between which output lengths a prompt of this length stays in the class that `name` says.
+
+        The lower one is of the class, the upper one is not; None: it has no end.
+        """
+        names = self._names[bisect_right(self._inputs, prompt_tokens)]
+        low = high = bisect_right(self._outputs, output_tokens)
+        name = names[low]
+        while low > 0 and names[low - 1] == name:
+            low -= 1
+        while high < len(self._outputs) and names[high + 1] == name:
+            high += 1
+        return self._outputs[low - 1] if low else 0, self._outputs[high] if high < len(self._outputs) else None
+
     def has_border(self, low: int, high: int) -> bool:
         """Says whether prompts of `low` and of `high` tokens lie on different sides of a border between classes."""
         return bisect_right(self._inputs, low) != bisect_right(self._inputs, high)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 
@@ -45,6 +45,10 @@ class Reservoir:
 
     def by_arrival(self) -> list[int]:
         return list(self._arrival)
+
+    def exceeds(self, tokens: float) -> float:
+        """Returns the share of values that are larger."""
+        return 1.0 - bisect_right(self._ordered, tokens) / len(self._ordered)
 
     def quantile(self, share: float) -> int:
         return self._ordered[min(len(self._ordered) - 1, int(share * len(self._ordered)))]
@@ -107,11 +111,18 @@ class HistoryQuantilePredictor:
         key = service, prompt_tokens.bit_length(), None if features is None else features.tenant_id
         long = self._long.get(key)
         if long is None:
-            whole = self._history.get((service, None))
-            if whole is None or len(whole) < WARM_UP:
+            like = self.like(service, prompt_tokens, features)
+            if like is None:
                 return None
-            long = self._long[key] = max(1, self._like(service, key[1], features, whole).quantile(LONG_SHARE))
+            long = self._long[key] = max(1, like.quantile(LONG_SHARE))
         return long
+
+    def like(self, service: str, prompt_tokens: int, features: RequestFeatures | None = None) -> Reservoir | None:
+        """Returns the outputs of requests like this one; None: there is no history."""
+        whole = self._history.get((service, None))
+        if whole is None or len(whole) < WARM_UP:
+            return None
+        return self._like(service, prompt_tokens.bit_length(), features, whole)
 
     def _quantile_like(self, service: str, octave: int, features: RequestFeatures | None) -> int | None:
         whole = self._history.get((service, None))

@@ -19,6 +19,7 @@ from pools import masking
 from pools.registration.worker_hosts import WorkerHosts, from_argument
 
 from . import secret_arguments
+from .classify import length_options
 from .gateway_processes import PortShare
 from .http import connection_options
 from .http.access import MetricsAccess
@@ -110,6 +111,7 @@ def _config(arguments: list[str] | None) -> Config:
         default=WorkerHosts(),
         help="where they may be: addresses, networks, names, *.domains, 'private' (the default); with commas between",
     )
+    length_options.add_arguments(parser)
     secret_arguments.add_engines(parser)
     connection_options.add_arguments(parser)
     client_fields.add_arguments(parser)
@@ -138,6 +140,8 @@ def _config(arguments: list[str] | None) -> Config:
         worker_key=given.worker_key,
         engine_trust=given.engine_trust,
         tokenizers=dict(given.tokenizer),
+        lengths=given.lengths,
+        length_budget_s=given.length_budget_s,
         limits=HttpLimits(max_body_bytes=given.max_body_bytes),
         all_clients=_within_files(connection_options.from_arguments(given)),
         metrics_access=MetricsAccess(given.metrics_token),

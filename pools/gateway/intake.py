@@ -135,7 +135,7 @@ class Intake:
         if most_tokens >= service.max_model_len and not validation.cuts_prompt(parsed):
             validation.check_length(prompt, classified.prompt_tokens, call.max_tokens, service.max_model_len, endpoint)
         call.features, call.classified = features, classified
-        if classified.near_border and self.classifier.can_refine(service, classified):
+        if self.classifier.can_refine(service, features, classified):
             call.texts = texts_of(parsed)
         if parsed.priority is not UNSET:
             call.priority = validation.own_priority(parsed)

@@ -22,6 +22,7 @@ from . import redis_tasks
 from .accounts.gateway_metrics import Labels, Metrics
 from .accounts.request_journal import Journal
 from .accounts.request_shipper import Shipper
+from .classify.asked_lengths import BUDGET_S, LengthAsker
 from .classify.classifier import Classifier
 from .classify.learned import Learned
 from .classify.length_trainer import LengthTrainer
@@ -66,6 +67,8 @@ class GatewayRuntimeConfig:
         None  # whose certificates of engines count; None: those that the system trusts
     )
     verifier: SnapshotVerifier | None = None  # who signs snapshots; None: all are believed
+    lengths: Path | None = None  # the socket of the predictor's process; None: there is none
+    length_budget_s: float = BUDGET_S  # that a request waits for it
 
 
 class GatewayRuntime:
@@ -102,6 +105,7 @@ class GatewayRuntime:
             boosted=boosted,
             trainer=LengthTrainer(boosted) if config.learns else None,
             tokenizers=counting,
+            lengths=None if config.lengths is None else LengthAsker(config.lengths, config.length_budget_s),
         )
         self.learned = None if config.state is None else Learned(config.state, config.name, self.classifier)
         self.clocks = ClockRequests()
@@ -178,6 +182,8 @@ class GatewayRuntime:
         self.begin(self.health.keep(), "health checks")
         if self.learned is not None:
             self.begin(self.learned.keep(), "learned")
+        if self.classifier.lengths is not None:
+            self.begin(self.classifier.lengths.keep(), "lengths")
         if config.redis_url is None:
             return
         link = self._link = redis_tasks.RedisLink(config.redis_url, verifier=config.verifier)

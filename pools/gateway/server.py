@@ -14,6 +14,7 @@ from pathlib import Path
 from pools.registration.worker_hosts import WorkerHosts
 from pools.wire.snapshot_signature import SnapshotVerifier
 
+from .classify.asked_lengths import BUDGET_S
 from .fleet.worker_api import WorkerApi
 from .gateway_processes import GatewayProcesses, PortShare
 from .handlers import Gateway
@@ -55,6 +56,8 @@ class Config:
     fields: ClientFields = field(default_factory=ClientFields)  # that clients may send to engines
     metrics_access: MetricsAccess = field(default_factory=MetricsAccess)
     timeouts: Timeouts = field(default_factory=Timeouts)
+    lengths: Path | None = None  # the socket of the predictor's process; None: there is none
+    length_budget_s: float = BUDGET_S  # that a request waits for it
     check_s: float = 0.5  # between looks at all time limits
 
     @property
@@ -76,7 +79,7 @@ class GatewayServer:
             GatewayRuntimeConfig(
                 *(config.spool, config.process, config.rng, config.state, config.learns, config.tokenizers),
                 *(config.redis_url, config.worker_hosts, config.worker_key, config.engine_trust),
-                config.verifier,
+                *(config.verifier, config.lengths, config.length_budget_s),
             ),
             when_broken,
         )

@@ -24,7 +24,7 @@ from core.simulator.policies import Plan, build, read_policy
 from core.types import Limits, Mode
 from pools import wire
 from pools.gateway.accounts.gateway_metrics import Metrics
-from pools.gateway.classify.classifier import Classified
+from pools.gateway.classify.classified import Classified
 from pools.gateway.fleet.view import FleetView as LiveFleet
 from pools.gateway.http.request import Request
 from pools.gateway.placing import instance_choice

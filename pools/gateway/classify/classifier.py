@@ -4,38 +4,47 @@
 trust: the cache of seen prompts, boosted trees once there are some that beat history, history's quantile. What the
 request may generate at most (`max_tokens`, the context's room) bounds them all.
 
-`Classifier.refine` is for requests whose prompt lies near a border between classes, where a tokenizer is configured: it
-waits for the exact count, 5 ms at most. That is worth it. With the prompts of Azure's conversation trace of 2023 and an
-estimate that is off by 10 % (one standard deviation), 7 % of the prompts lie near FREESH's border of 184 tokens, and a
-third near DynamoLLM's of 256 and 1,024. Better than a quarter of these would get the wrong class, and nearly all that
-would are among them. 5 ms is a fiftieth of a tight objective for the first token; to count every prompt would cost
-more processor time than all else in the gateway. Late counts are thrown away: the engine's usage, which always comes,
-teaches the estimate the same.
+`Classifier.refine` waits for what others know, and classifies again. The predictor's process, which reads the prompt's
+text (`asked_lengths`), comes before trees and history; only a prompt that was seen before is not shown to it.
+
+Prompts near a border between classes are counted, where a tokenizer is configured, in 5 ms at most. That is worth it.
+With the prompts of Azure's conversation trace of 2023 and an estimate that is off by 10 % (one standard deviation), 7 %
+of the prompts lie near FREESH's border of 184 tokens, and a third near DynamoLLM's of 256 and 1,024. Better than a
+quarter of these would get the wrong class, and nearly all that would are among them. 5 ms is a fiftieth of a tight
+objective for the first token; to count every prompt would cost more processor time than all else in the gateway. Late
+counts are thrown away: the engine's usage, which always comes, teaches the estimate the same.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
+from core.length_odds import LengthOdds
 from core.observations.limits import LONG_ANSWER
 from core.policy.request_classes import ClassBounds, ClassGrid
 from core.ports import RequestFeatures
 from core.predictors.boosted_lengths import BoostedLengthPredictor
 from core.predictors.length_errors import LengthErrors
-from core.predictors.output_length import PRIOR_OUTPUT_TOKENS, HistoryQuantilePredictor
+from core.predictors.output_length import LONG_SHARE, PRIOR_OUTPUT_TOKENS, HistoryQuantilePredictor
 from core.predictors.seen_prompts import SeenPrompt, SeenPrompts
 from pools import wire
 
 from ..token_bucket import TokenBucket
+from .asked_lengths import LengthAsker
+from .classified import (
+    BOOSTED,
+    BOUND,
+    CACHE,
+    HISTORY,
+    LESSONS_AT_ONCE,
+    LESSONS_PER_S,
+    PRIOR,
+    Classified,
+    PredictionCounts,
+)
 from .length_trainer import LengthTrainer
 from .prompt_tokens import PromptEstimator, TokenizerThread
-
-# Where a prediction comes from. PRIOR: nothing is known of the service yet. BOUND: the request may not generate as much
-# as would be expected, so what it may is what is expected.
-CACHE, BOOSTED, HISTORY, PRIOR, BOUND = "cache", "boosted", "history", "prior", "bound"
 
 
 class ServiceView(Protocol):
@@ -51,96 +60,21 @@ class ServiceView(Protocol):
     def classes(self) -> Sequence[ClassBounds]: ...
 
 
-# Requests that are learned from; more would teach little, and cost as much as all else that a request costs here.
-LESSONS_PER_S, LESSONS_AT_ONCE = 50.0, 500.0
+class Odds(Protocol):
+    """Says how probable an answer's lengths are: LengthOdds do, and the outputs of like requests."""
+
+    def quantile(self, share: float) -> int: ...
+
+    def exceeds(self, tokens: float) -> float: ...
 
 
-@dataclass(slots=True)
-class Classified:
-    """Lengths are totals over a request's answers. `class_name` None: the service has no classes (yet). `long_tokens`:
-    what one answer of a hundred exceeds.
+class _Expected(NamedTuple):
+    """The length of one answer. `odds` None: the source says no more than `tokens`."""
 
-    `exact`: the prompt's tokens were counted, not estimated. `near_border`: the estimate may well lie in another class
-    than the true count, which can be had.
-    """
-
-    prompt_tokens: int
-    exact: bool
-    predicted_tokens: int
-    source: str
-    class_name: str | None
+    tokens: int
     long_tokens: int
-    near_border: bool = False
-
-
-@dataclass
-class _Miss:
-    count: int = 0
-    tokens: float = 0.0
-
-
-@dataclass
-class PredictionCounts:
-    """The outcomes of predictions. Only requests count whose true lengths the engine reported."""
-
-    classes: dict[tuple[str, str, str, str], int] = field(default_factory=dict)  # service, predicted, actual, source
-    outputs: dict[tuple[str, str], _Miss] = field(default_factory=dict)  # service, source
-    prompts: dict[tuple[str, bool], _Miss] = field(default_factory=dict)  # service, exact
-    images: Counter[tuple[str, str]] = field(default_factory=Counter)  # service, known | unknown: their size
-
-    def add_images(self, service: str, sized: int, unknown: int) -> None:
-        for size, count in (("known", sized), ("unknown", unknown)):
-            if count:
-                self.images[service, size] += count
-
-    def add(self, row: wire.RequestRow, classified: Classified) -> None:
-        """Counts a row with the engine's own token counts."""
-        source = classified.source
-        if classified.class_name is not None and row.actual_class is not None:
-            key = (row.service, classified.class_name, row.actual_class, source)
-            self.classes[key] = self.classes.get(key, 0) + 1
-        if row.output_tokens is not None:
-            by = row.service, source
-            miss = self.outputs.get(by) or self.outputs.setdefault(by, _Miss())
-            miss.count += 1
-            miss.tokens += abs(classified.predicted_tokens - row.output_tokens)
-        if row.prompt_tokens is not None:
-            of = row.service, classified.exact
-            miss = self.prompts.get(of) or self.prompts.setdefault(of, _Miss())
-            miss.count += 1
-            miss.tokens += abs(classified.prompt_tokens - row.prompt_tokens)
-
-    def families(self) -> Iterator[tuple[str, str, list[tuple[tuple[tuple[str, str], ...], float]]]]:
-        """Yields counters for /metrics: name, help, and samples as (labels, value)."""
-        yield (
-            "classified_total",
-            "Requests by the class predicted and the class they turned out to be.",
-            [
-                ((("service", service), ("predicted", said), ("actual", was), ("source", source)), n)
-                for (service, said, was, source), n in sorted(self.classes.items())
-            ],
-        )
-        yield (
-            "images_total",
-            "Images in chats, by whether their size was known; others count as the largest that their model takes.",
-            [((("service", service), ("size", size)), n) for (service, size), n in sorted(self.images.items())],
-        )
-        outputs = [((("service", name), ("source", by)), miss) for (name, by), miss in sorted(self.outputs.items())]
-        prompts = [
-            ((("service", name), ("exact", str(exact).lower())), miss)
-            for (name, exact), miss in sorted(self.prompts.items())
-        ]
-        for kind, misses in (("output", outputs), ("prompt", prompts)):
-            yield (
-                f"{kind}_predictions_total",
-                f"Requests whose {kind} length was predicted and became known.",
-                [(labels, miss.count) for labels, miss in misses],
-            )
-            yield (
-                f"{kind}_prediction_error_tokens_total",
-                f"Sum of how far {kind} lengths were off, in tokens.",
-                [(labels, miss.tokens) for labels, miss in misses],
-            )
+    source: str
+    odds: Odds | None = None
 
 
 class Classifier:
@@ -150,6 +84,7 @@ class Classifier:
         history: Without a prior of its own (`prior_tokens=None`), so that a prediction that rests on nothing says so.
         trainer: Learns the trees of `boosted`; None: they come from elsewhere (`boosted.install`), or not at all.
         tokenizers: None: prompts are only ever estimated, unless they came as token ids or were seen before.
+        lengths: The predictor's process; None: there is none.
     """
 
     def __init__(
@@ -159,6 +94,7 @@ class Classifier:
         history: HistoryQuantilePredictor | None = None,
         trainer: LengthTrainer | None = None,
         tokenizers: TokenizerThread | None = None,
+        lengths: LengthAsker | None = None,
     ) -> None:
         self.counts = PredictionCounts()
         self.errors = LengthErrors()
@@ -166,6 +102,7 @@ class Classifier:
         self.boosted = boosted or BoostedLengthPredictor()
         self.trainer = trainer
         self.tokenizers = tokenizers
+        self.lengths = lengths
         self._seen = seen or SeenPrompts()
         self._history = history or HistoryQuantilePredictor(prior_tokens=None)
         self._sources = ((BOOSTED, self.boosted), (HISTORY, self._history))
@@ -198,27 +135,54 @@ class Classifier:
         near = self._grid(service).has_border(low + images, high + images)
         return self._classified(service, features, tokens + images, False, near)
 
-    def can_refine(self, service: ServiceView, classified: Classified) -> bool:
-        """Says whether `refine` may change anything."""
-        return classified.near_border and self.tokenizers is not None and self.tokenizers.serves(service.name)
+    def can_refine(self, service: ServiceView, features: RequestFeatures, classified: Classified) -> bool:
+        """Says whether `refine` may change anything, for which it needs the prompt's texts."""
+        return self._asks(features, classified) or self._counts(service, classified)
 
     async def refine(
         self, service: ServiceView, features: RequestFeatures, texts: Sequence[str], classified: Classified
     ) -> Classified:
-        """Classifies again by the model's own tokenizer, within its deadline; else `classified` as it is.
+        """Classifies again by what the model's own tokenizer and the predictor's process say, each within its time.
 
-        A chat's count is its texts' and the learned overhead of its template, so it is closer, but not `exact`.
+        Without either it stays as it is. A chat's count is its texts' and the learned overhead of its template, so it
+        is closer, but not `exact`.
         """
-        if self.tokenizers is None or not self.can_refine(service, classified):
-            return classified
-        counted = await self.tokenizers.count(service.name, texts, features.text_bytes)
-        if counted is None:
-            return classified
-        if not features.chat:
-            return self._classified(service, features, max(1, counted), True, False)
-        tokens = round(counted + features.messages * self.estimator.overhead(service.name, True))
-        tokens += features.image_tokens
-        return self._classified(service, features, max(1, tokens), False, False)
+        asked = None
+        if self.lengths is not None and self._asks(features, classified):
+            asked = self.lengths.ask(service.name, features, classified.prompt_tokens, texts)
+        counted = None
+        if self.tokenizers is not None and self._counts(service, classified):
+            counted = await self.tokenizers.count(service.name, texts, features.text_bytes)
+        odds = await self.lengths.answer(asked) if self.lengths is not None and asked is not None else None
+        found = classified
+        if counted is not None or odds is not None:
+            found = self._refined(service, features, classified, counted, odds)
+        if asked is not None:
+            found.asked = asked.number
+        return found
+
+    def _asks(self, features: RequestFeatures, classified: Classified) -> bool:
+        lengths = self.lengths
+        return lengths is not None and classified.source != CACHE and features.max_tokens != 0 and lengths.ready
+
+    def _counts(self, service: ServiceView, classified: Classified) -> bool:
+        return classified.near_border and self.tokenizers is not None and self.tokenizers.serves(service.name)
+
+    def _refined(
+        self,
+        service: ServiceView,
+        features: RequestFeatures,
+        classified: Classified,
+        counted: int | None,
+        odds: LengthOdds | None,
+    ) -> Classified:
+        tokens, exact = classified.prompt_tokens, classified.exact
+        if counted is not None:
+            tokens, exact = counted, not features.chat
+            if features.chat:
+                tokens = round(counted + features.messages * self.estimator.overhead(service.name, True))
+                tokens += features.image_tokens
+        return self._classified(service, features, max(1, tokens), exact, False, None, odds)
 
     def class_of(self, service: ServiceView, prompt_tokens: int, output_tokens: int) -> str | None:
         """None: the service has no classes (yet)."""
@@ -244,6 +208,8 @@ class Classifier:
             self.errors.observe(row.service, classified.predicted_tokens, row.output_tokens)
         output_tokens = max(1, round(row.output_tokens / features.sequences))
         self._seen.observe(row.service, row.prompt_tokens, output_tokens, features)
+        if classified.asked and self.lengths is not None:
+            self.lengths.learn(classified.asked, row.prompt_tokens, output_tokens)
         if not features.detailed:
             return
         for predictor in (self.boosted, self._history):
@@ -266,8 +232,34 @@ class Classifier:
         exact: bool,
         near: bool,
         known: SeenPrompt | None = None,
+        odds: LengthOdds | None = None,
     ) -> Classified:
-        expected, source = PRIOR_OUTPUT_TOKENS, PRIOR
+        expected, long, source, said = self._expected(service, features, prompt_tokens, known, odds)
+        most = max(1, service.max_model_len - prompt_tokens)
+        if features.max_tokens is not None:
+            most = min(most, features.max_tokens)
+        if expected > most:
+            expected, source = most, BOUND
+        # Classes are of a single answer's length: the engine generates several side by side.
+        name, probability = (
+            self._class(service, prompt_tokens, expected, most, said) if service.classes else (None, None)
+        )
+        sequences = features.sequences
+        long = min(most, max(expected, long)) * sequences
+        return Classified(prompt_tokens, exact, expected * sequences, source, name, long, near, probability)
+
+    def _expected(
+        self,
+        service: ServiceView,
+        features: RequestFeatures,
+        prompt_tokens: int,
+        known: SeenPrompt | None,
+        odds: LengthOdds | None,
+    ) -> _Expected:
+        """Asks the sources in order of trust. `odds`: of the predictor's process."""
+        if known is None and odds is not None:
+            return _Expected(odds.quantile(0.5), odds.quantile(LONG_SHARE), odds.predictor, odds)
+        expected, source, like = PRIOR_OUTPUT_TOKENS, PRIOR, None
         if known is not None:
             expected, source = max(1, round(known.output_tokens)), CACHE
         else:
@@ -276,16 +268,25 @@ class Classifier:
                 if found is not None:
                     expected, source = found, trusted
                     break
+        if source == HISTORY:
+            like = self._history.like(service.name, prompt_tokens, features)
         long = self._history.long(service.name, prompt_tokens, features) or round(LONG_ANSWER * expected)
-        most = max(1, service.max_model_len - prompt_tokens)
-        if features.max_tokens is not None:
-            most = min(most, features.max_tokens)
-        if expected > most:
-            expected, source = most, BOUND
-        long = min(most, max(expected, long)) * features.sequences
-        # Classes are of a single answer's length: the engine generates several side by side.
-        name = self._grid(service).name(prompt_tokens, expected) if service.classes else None
-        return Classified(prompt_tokens, exact, expected * features.sequences, source, name, long, near)
+        return _Expected(expected, long, source, like)
+
+    def _class(
+        self, service: ServiceView, prompt_tokens: int, expected: int, most: int, odds: Odds | None
+    ) -> tuple[str, float | None]:
+        """Returns the class that an answer is expected to be of, and how probable that is; None: nobody says.
+
+        `most`: tokens that the answer may have. What would be longer ends there.
+        """
+        grid = self._grid(service)
+        name = grid.name(prompt_tokens, expected)
+        if odds is None:
+            return name, None
+        least, end = grid.outputs(prompt_tokens, expected)
+        beyond = odds.exceeds(end - 1) if end is not None and end <= most else 0.0
+        return name, odds.exceeds(least - 1) - beyond
 
     def _grid(self, service: ServiceView) -> ClassGrid:
         grid = self._grids.get(service.name)

@@ -15,6 +15,7 @@ from pools import masking
 from pools.registration.worker_hosts import WorkerHosts, from_argument
 
 from .. import secret_arguments
+from ..classify import length_options
 from ..requests import client_fields
 
 BROKEN_EXIT = 1
@@ -55,6 +56,8 @@ async def _serve(given: argparse.Namespace) -> int:
         worker_key=given.worker_key,
         engine_trust=given.engine_trust,
         verifier=given.snapshot_key_file,
+        lengths=given.lengths,
+        length_budget_s=given.length_budget_s,
     )
     fields = client_fields.from_arguments(given)
     config = PickerConfig(given.host, given.port, runtime, tls, given.max_body_bytes, given.metrics_port, fields=fields)
@@ -90,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         default=WorkerHosts(),
         help="where workers may be that register themselves",
     )
+    length_options.add_arguments(parser)
     secret_arguments.add_engines(parser)
     client_fields.add_arguments(parser)
     parser.add_argument("--max-body-bytes", type=int, default=8 << 20)

@@ -197,7 +197,7 @@ class Dispatcher:
         return RouteRequest(known.prompt_tokens, known.predicted_tokens, rank, limits)
 
     async def _refine(self, service: Service, call: Call) -> None:
-        """The prompt's tokens lie near a border of classes: they are counted, where a tokenizer is there to do it."""
+        """Waits for what others know of the call's prompt."""
         if self._classifier is not None and call.features is not None and call.classified is not None:
             call.classified = await self._classifier.refine(service, call.features, call.texts, call.classified)
             call.pool_rank = None  # its class may be another one now

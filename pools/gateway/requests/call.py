@@ -13,7 +13,7 @@ from core.ports import RequestFeatures
 from core.types import Limits
 from pools import wire
 
-from ..classify.classifier import Classified
+from ..classify.classified import Classified
 from ..fleet.instance import Instance
 from ..fleet.view import Service
 from ..http.request import Request
@@ -48,7 +48,7 @@ class Call:
     request_id: str = field(default_factory=lambda: f"{_BOOT}{next(_NUMBERS):012x}")
     features: RequestFeatures | None = None
     classified: Classified | None = None
-    texts: Sequence[str] = ()  # of the prompt, where its tokens are to be counted
+    texts: Sequence[str] = ()  # of the prompt, where others are to look at it: `Classifier.refine`
     max_tokens: int | None = None
     pool_rank: int | None = None  # the class whose pools it enters, where classes hand requests on
     own_limits: Limits | None = None  # that its client asked for: the kinds that are not None

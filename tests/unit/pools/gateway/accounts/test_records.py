@@ -11,7 +11,7 @@ from core.controllers.request.routing import Choice
 from core.types import Limits
 from pools import wire
 from pools.gateway.accounts.records import row_of
-from pools.gateway.classify.classifier import Classified
+from pools.gateway.classify.classified import Classified
 from pools.gateway.fleet.instance import Instance
 from pools.gateway.fleet.view import Service
 from pools.gateway.http.request import Request

@@ -17,7 +17,8 @@ from core.predictors.boosted_lengths import RETRAIN_AFTER, BoostedLengthPredicto
 from core.predictors.length_errors import LEAST, LengthError
 from core.predictors.output_length import PRIOR_OUTPUT_TOKENS, WARM_UP
 from pools import wire
-from pools.gateway.classify.classifier import Classified, Classifier
+from pools.gateway.classify.classified import Classified
+from pools.gateway.classify.classifier import Classifier
 from pools.gateway.classify.length_trainer import LengthTrainer
 from pools.gateway.classify.prompt_tokens import HuggingFaceTokenizer, PromptEstimator, TokenizerThread
 from tests.unit.pools.gateway.conftest import until
@@ -252,7 +253,7 @@ async def test_the_tokenizer_decides_when_the_prompt_lies_near_a_border() -> Non
     classifier = Classifier(tokenizers=thread)
     guess = classifier.classify(SERVICE, NEAR)
     assert (guess.prompt_tokens, guess.class_name, guess.near_border) == (185, "LL", True)
-    assert classifier.can_refine(SERVICE, guess)
+    assert classifier.can_refine(SERVICE, NEAR, guess)
     found = await classifier.refine(SERVICE, NEAR, ["a " * 100, "b " * 80], guess)
     assert (found.prompt_tokens, found.exact, found.class_name, found.near_border) == (180, True, "SL", False)
     in_chat = replace(NEAR, chat=True, messages=2)
@@ -317,7 +318,7 @@ async def test_there_is_no_thread_when_there_is_no_tokenizer() -> None:
     classifier = Classifier(tokenizers=thread)
     assert threading.active_count() == before
     guess = classifier.classify(SERVICE, NEAR)
-    assert not classifier.can_refine(SERVICE, guess)
+    assert not classifier.can_refine(SERVICE, NEAR, guess)
     assert await classifier.refine(SERVICE, NEAR, ["a"], guess) is guess
     assert await thread.count("chat", ["a"], 1) is None
     classifier.close()

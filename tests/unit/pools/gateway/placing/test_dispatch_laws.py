@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pools import wire
 from pools.gateway.accounts.gateway_metrics import Metrics
-from pools.gateway.classify.classifier import Classified
+from pools.gateway.classify.classified import Classified
 from pools.gateway.errors import ApiError
 from pools.gateway.fleet.instance import Instance
 from pools.gateway.fleet.view import FleetView

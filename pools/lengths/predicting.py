@@ -1,0 +1,110 @@
+"""Answers what gateways ask, and learns from requests that ended: the predictor's process without its socket and files.
+
+A prompt's text is looked at once, when its gateway asks. What is kept of it until its request has ended is what the
+predictor makes of it: hashed features, from which no text can be read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from core.length_odds import LengthOdds
+from core.ports import AdapterError, LengthProxyModel, RequestFeatures
+
+from .messages import Ask, Lesson, features_of
+
+log = logging.getLogger(__name__)
+
+MOST_OPEN = 8_192  # requests that have not ended, of all gateways; of more, the oldest teach nothing
+
+
+class TextPredictor(Protocol):
+    """Learns from texts while it serves (`core.predictors`). Its memory is bounded."""
+
+    def look(self, texts: Sequence[str]) -> Any:
+        """Returns hashed features of a prompt's texts."""
+
+    def predict(
+        self, service: str, tenant_id: int | None, features: Any, prompt_tokens: int, request: RequestFeatures
+    ) -> LengthOdds | None: ...
+
+    def observe(
+        self,
+        service: str,
+        tenant_id: int | None,
+        features: Any,
+        prompt_tokens: int,
+        request: RequestFeatures,
+        output_tokens: int,
+    ) -> None: ...
+
+    def state(self) -> Mapping[str, np.ndarray]:
+        """Returns what it has learned, for `TextPredictor.restored` of a later process."""
+
+
+class _Open(NamedTuple):
+    """A request that has not ended. `seen`: what the predictor made of its text."""
+
+    service: str
+    features: RequestFeatures
+    seen: Any
+
+
+class Predicting:
+    """All predictors of a process. The first of `models` that can say something answers; else `predictor`.
+
+    Args:
+        predictor: Learns from every lesson, whoever has answered.
+        models: Trained ones that read texts, in order of trust.
+    """
+
+    def __init__(self, predictor: TextPredictor, models: Sequence[LengthProxyModel] = ()) -> None:
+        self._predictor = predictor
+        self._models = models
+        self._open: OrderedDict[tuple[Hashable, int], _Open] = OrderedDict()
+        self.lessons = 0
+
+    def ask(self, gateway: Hashable, ask: Ask) -> LengthOdds | None:
+        """Returns what is predicted; None: nobody knows enough. Takes as long as the predictors do.
+
+        Args:
+            gateway: Whose numbers the ask's is one of.
+        """
+        seen, features = self._predictor.look(ask.texts), features_of(ask)
+        self._open[gateway, ask.number] = _Open(ask.service, features, seen)
+        if len(self._open) > MOST_OPEN:
+            self._open.popitem(last=False)
+        for model in self._models:
+            try:
+                (odds,) = model.predict(ask.service, ["\n".join(ask.texts)])
+            except AdapterError as error:
+                log.warning("a trained predictor fails, and the next one is asked: %s", error)
+                continue
+            if odds is not None:
+                return odds
+        return self._predictor.predict(ask.service, ask.tenant_id, seen, ask.prompt_tokens, features)
+
+    def learn(self, gateway: Hashable, lesson: Lesson) -> None:
+        """Takes in how a request ended; one whose features are not kept any more teaches nothing."""
+        known = self._open.pop((gateway, lesson.number), None)
+        if known is None:
+            return
+        tenant_id = known.features.tenant_id
+        self._predictor.observe(
+            known.service, tenant_id, known.seen, lesson.prompt_tokens, known.features, lesson.output_tokens
+        )
+        self.lessons += 1
+
+    def forget(self, gateway: Hashable) -> None:
+        """A gateway has left: its requests will teach nothing."""
+        for key in [key for key in self._open if key[0] == gateway]:
+            del self._open[key]
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Returns a copy of what has been learned, which does not change while it is written."""
+        return {name: np.array(values) for name, values in self._predictor.state().items()}
