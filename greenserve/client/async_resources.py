@@ -2852,6 +2852,7 @@ class AsyncRequests:
         adapter: str | None = None,
         instance_uid: UUID | str | None = None,
         pool: int | None = None,
+        prediction_source: str | None = None,
         request_class: str | None = None,
         request_id: str | None = None,
         service: str | None = None,
@@ -2868,6 +2869,8 @@ class AsyncRequests:
 
         Args:
             adapter: The LoRA adapter that it asked for; none: the service's model itself.
+            prediction_source: What the output tokens were predicted by: text, memory, encoder, cache, boosted,
+                history, prior; or bound: the request may not have as many as were expected.
             started_after: Only those after this.
             started_before: Only those before this.
             status: * `ok` - Ok
@@ -2881,6 +2884,7 @@ class AsyncRequests:
                     "adapter": adapter,
                     "instance_uid": instance_uid,
                     "pool": pool,
+                    "prediction_source": prediction_source,
                     "request_class": request_class,
                     "request_id": request_id,
                     "service": service,

@@ -1403,6 +1403,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The API's request.
 
     Attributes:
+        prediction_source: What the output tokens were predicted by: text, memory, encoder, cache, boosted,
+            history, prior; or bound: the request may not have as many as were expected.
+        class_probability: How probable its class was, by what predicted it; null: that does not say.
         adapter: The LoRA adapter that it asked for; none: the service's model itself.
     """
 
@@ -1417,7 +1420,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int | None
     output_tokens: int | None
     predicted_output_tokens: int | None
+    prediction_source: str | None
     request_class: str | None
+    class_probability: float | None
     actual_class: str | None
     site: str | None
     pool: int | None

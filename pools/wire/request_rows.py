@@ -25,7 +25,7 @@ class RequestRow(Message, frozen=True):
     output_tokens: int | None = None
     tokens_source: str | None = None
     predicted_output_tokens: int | None = None
-    prediction_source: str | None = None  # cache | boosted | history | prior | bound
+    prediction_source: str | None = None  # text | memory | encoder | cache | boosted | history | prior | bound
     max_tokens: int | None = None
     request_class: str | None = None  # as classified
     actual_class: str | None = None  # by the true output length
@@ -47,6 +47,7 @@ class RequestRow(Message, frozen=True):
     error: str = ""
     traceparent: str | None = None  # W3C Trace Context, as the client sent it
     adapter: str | None = None  # LoRA's, which it asked for by name; None: the service's model itself
+    class_probability: float | None = None  # of request_class, as predicted; None: the source does not say
 
 
 class RequestBatch(Message, frozen=True):

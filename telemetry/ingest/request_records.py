@@ -34,6 +34,7 @@ COLUMNS = (
         "slo_failed",
         "traceparent",
         "adapter",
+        "class_probability",
     ),
 )
 ROW = f"({', '.join(['%s'] * len(COLUMNS))})"
@@ -126,6 +127,7 @@ def _values(row: RequestRow, met: bool | None, failed: str) -> tuple[Any, ...]:
         failed,
         _text(row.traceparent, 55),
         _text(row.adapter, 100),
+        row.class_probability,
     )
 
 

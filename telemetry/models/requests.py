@@ -32,7 +32,12 @@ class RequestRecord(models.Model):
     output_tokens = models.IntegerField(null=True)
     tokens_source = models.CharField(max_length=10, null=True)  # noqa: DJ001
     predicted_output_tokens = models.IntegerField(null=True)
-    prediction_source = models.CharField(max_length=10, null=True)  # noqa: DJ001
+    prediction_source = models.CharField(  # noqa: DJ001
+        max_length=10,
+        null=True,
+        help_text="What the output tokens were predicted by: text, memory, encoder, cache, boosted, history, prior; or "
+        "bound: the request may not have as many as were expected.",
+    )
     max_tokens = models.IntegerField(null=True)
     request_class = models.CharField(max_length=20, null=True)  # noqa: DJ001
     actual_class = models.CharField(max_length=20, null=True)  # noqa: DJ001
@@ -59,6 +64,9 @@ class RequestRecord(models.Model):
     traceparent = models.CharField(max_length=55, null=True)  # noqa: DJ001 - W3C Trace Context, the client's
     adapter = models.CharField(  # noqa: DJ001
         max_length=100, null=True, help_text="The LoRA adapter that it asked for; none: the service's model itself."
+    )
+    class_probability = models.FloatField(
+        null=True, help_text="How probable its class was, by what predicted it; null: that does not say."
     )
 
     class Meta:

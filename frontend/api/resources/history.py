@@ -133,6 +133,7 @@ class RequestViewSet(Lists):
         pool="pool",
         site="pool__site__name",
         request_class="request_class",
+        prediction_source="prediction_source",
         instance_uid="instance_uid",
         request_id="request_id",
         slo_met="slo_met",

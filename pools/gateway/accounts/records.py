@@ -70,6 +70,7 @@ def row_of(
         (ending.error or fault)[:MAX_ERROR_CHARACTERS],
         _traceparent(request.headers.get(b"traceparent")),
         call.adapter or None,
+        None if known is None else known.class_probability,
     )
 
 

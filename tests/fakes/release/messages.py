@@ -303,6 +303,7 @@ def _request() -> wire.RequestRow:
         error="engine closed the connection",
         traceparent="00-" + "1a" * 16 + "-" + "2b" * 8 + "-01",
         adapter="legal-german",
+        class_probability=0.75,
     )
 
 

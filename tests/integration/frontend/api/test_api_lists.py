@@ -169,6 +169,13 @@ class TestRequests(ListCase):
         assert [row["request_id"] for row in self.get(api, adapter="legal")] == [record.request_id]
         assert self.get(api, adapter="medical") == []
 
+    def test_records_say_what_predicted_them_and_how_probable_their_class_was(self, api, seeded):
+        record = RequestRecord.objects.first()
+        known = RequestRecord.objects.filter(request_id=record.request_id)
+        known.update(prediction_source="memory", class_probability=0.75)
+        (row,) = self.get(api, prediction_source="memory")
+        assert (row["request_id"], row["class_probability"]) == (record.request_id, 0.75)
+
     def test_one_is_found_by_its_key(self, api, seeded):
         """Not here: a record is found by when it began, not by its id alone."""
         (row,) = self.get(api, limit=1)

@@ -33,7 +33,7 @@ def ended() -> tuple[Call, Ending]:
     call = Call(
         request, Service(entry), key, CHAT, stream=True, lost=True, queue_s=0.25, max_tokens=77, adapter="legal"
     )
-    call.classified = Classified(301, False, 55, "history", "LS", 220)
+    call.classified = Classified(301, False, 55, "history", "LS", 220, class_probability=0.7)
     call.own_limits = Limits(0.5, 0.05, None)
     meter = SseMeter(window_end_s=104.0, strip_usage=False)
     for at_s in (102.0, 103.0, 105.0):
@@ -84,6 +84,7 @@ def test_row_has_each_figure_in_its_place() -> None:
         error="none to speak of",
         traceparent=TRACEPARENT.decode(),
         adapter="legal",
+        class_probability=0.7,
     )
 
 
