@@ -1,0 +1,1 @@
+"""A trained encoder that reads prompts: trained with PyTorch, kept as versions, served by ONNX Runtime."""
