@@ -26,6 +26,7 @@ from scheduler import selectors as scheduler_selectors
 from scheduler.control import shortages
 from telemetry import selectors
 from telemetry.selectors.frames import FeedState
+from telemetry.selectors.length_errors import LengthSourceError
 
 from . import loop_health, split_health
 from .loop_health import LoopHealth
@@ -110,6 +111,7 @@ class Health:
     instances: dict[str, int] = field(default_factory=dict)
     unsplit: dict[str, str] = field(default_factory=dict)  # why requests that a policy splits are not, by service
     short: dict[str, Shortage] = field(default_factory=dict)  # what GPUs a service lacks, by its name
+    lengths: tuple[LengthSourceError, ...] = ()  # errors of predicted lengths; empty also where nobody asked
     leader: Leader | None = None  # the control plane that sends periodic tasks; None: none does, or nobody asked
 
     @property
@@ -201,7 +203,7 @@ def _decode(data: bytes | str | None, kind: type[M]) -> M | None:
 def gather(now: datetime) -> Health:
     """Returns the state of everything. Makes twelve queries and a few Redis calls, however many processes there are.
 
-    Who leads is not asked here: `pools.leader`.
+    Who leads is not asked here (`pools.leader`), nor how well lengths are predicted (`selectors.length_errors`).
     """
     now_s = now.timestamp()
     nodes = list(Node.objects.values_list("name", flat=True))

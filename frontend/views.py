@@ -29,6 +29,7 @@ from scheduler.models import Decision, DecisionKind
 from scheduler.operations import visibility
 from telemetry import selectors
 from telemetry.selectors.frames import PoolRow
+from telemetry.selectors.length_errors import length_errors
 
 from . import health as health_checks
 from . import overview as overview_page
@@ -209,7 +210,9 @@ def health_json(request: HttpRequest) -> JsonResponse:
 
 
 def _health(request: HttpRequest) -> health_checks.Health:
-    found = replace(health_checks.gather(datetime.now(UTC)), leader=leader())
+    now = datetime.now(UTC)
+    lengths = length_errors(now.timestamp(), visible_health.pool_ids(request.user))
+    found = replace(health_checks.gather(now), leader=leader(), lengths=lengths)
     return visible_health.health(request.user, found)
 
 

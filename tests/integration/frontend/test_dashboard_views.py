@@ -26,6 +26,7 @@ from pools.access.audit import Actor
 from pools.models import Service
 from scheduler.models import Decision, Epoch
 from scheduler.operations import pauses
+from telemetry.models import RequestRecord
 from tests.fakes import seed
 
 pytestmark = pytest.mark.django_db
@@ -101,6 +102,23 @@ def test_health_shows_processes_and_how_to_see_their_logs(operator, seeded):
     assert {p["name"]: p["state"] for p in state["processes"]}["gateway"] == "running"
     assert {n["state"] for n in state["nodes"]} == {"reporting"}
     assert {loop["kind"]: loop["state"] for loop in state["loops"]}["carbon"] == "on time"
+
+
+def test_health_shows_how_far_off_what_predicts_lengths_was(operator, seeded):
+    newest = RequestRecord.objects.filter(status="ok", output_tokens__gt=0).latest("started_at")
+    RequestRecord.objects.filter(request_id=newest.request_id).update(
+        **{
+            "prediction_source": "memory",
+            "tokens_source": "usage",
+            "predicted_output_tokens": newest.output_tokens + 7,
+        },
+        **{"request_class": "SL", "actual_class": "SL", "class_probability": 0.75},
+    )
+    page = operator.get("/health/").content.decode()
+    for cell in ("memory", "7 tokens", "100.0\u00a0%", "75.0\u00a0%"):
+        assert f">{cell}<" in page, cell
+    (row,) = operator.get("/health.json").json()["lengths"]
+    assert (row["source"], row["requests"], row["error_tokens"], row["said"]) == ("memory", 1, 7.0, 0.75)
 
 
 def test_process_is_shown_dead_and_needs_attention_when_the_supervisor_says_so(operator, seeded, redis_client):
