@@ -13,22 +13,36 @@ import click
 from greenserve.cli import fail
 
 from .database import database
+from .forecast_score import score as score_command
 
 if TYPE_CHECKING:
     from telemetry.forecasts.load_forecasts import LoadForecast
     from telemetry.models import CarbonFeed, ForecastScore
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--service", help="Only the load of this service.")
 @click.option("--site", help="Only the carbon of this site.")
 @click.option("--score", is_flag=True, help="Back-test all models now, rather than when it is time.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@database()
-def forecast(service: str | None, site: str | None, score: bool, as_json: bool) -> None:
+@click.pass_context
+def forecast(context: click.Context, service: str | None, site: str | None, score: bool, as_json: bool) -> None:
     """Show forecasts of load by class (the peak 5-second rates of the next six steps) and of carbon intensity, with the
     record of each model: mean pinball loss and MAPE of a back-test with rolling origin. `*` marks the one in use.
+
+    `greenserve forecast score` scores carbon models on a file of hours, and needs no database.
     """
+    if context.invoked_subcommand is None:
+        _forecast(service, site, score, as_json)
+    elif service or site or score or as_json:
+        fail(f"options go behind {context.invoked_subcommand}", 2)
+
+
+forecast.add_command(score_command)
+
+
+@database()
+def _forecast(service: str | None, site: str | None, score: bool, as_json: bool) -> None:
     from django.db.models import Q
 
     from pools.models import Service

@@ -76,7 +76,8 @@ def _parse(command: click.Command, arguments: tuple[str, ...], place: str) -> No
         raise AssertionError(f"{place}: {command.name}: {error.format_message()}") from error
     if isinstance(command, click.Group):
         under = command.get_command(context, rest[0]) if rest else None
-        assert under is not None or asks_help, f"{place}: {command.name} has no command {rest[:1]}"
+        alone = command.invoke_without_command and not rest
+        assert under is not None or asks_help or alone, f"{place}: {command.name} has no command {rest[:1]}"
         if under is not None:
             _parse(under, tuple(rest[1:]), place)
         return
