@@ -14,6 +14,7 @@ from greenserve.cli import fail
 
 from .database import database
 from .forecast_score import score as score_command
+from .forecast_score_load import score_load
 
 if TYPE_CHECKING:
     from telemetry.forecasts.load_forecasts import LoadForecast
@@ -30,7 +31,8 @@ def forecast(context: click.Context, service: str | None, site: str | None, scor
     """Show forecasts of load by class (the peak 5-second rates of the next six steps) and of carbon intensity, with the
     record of each model: mean pinball loss and MAPE of a back-test with rolling origin. `*` marks the one in use.
 
-    `greenserve forecast score` scores carbon models on a file of hours, and needs no database.
+    `greenserve forecast score` scores carbon models on a file of hours, `score-load` models of load on a file of rates;
+    they need no database.
     """
     if context.invoked_subcommand is None:
         _forecast(service, site, score, as_json)
@@ -39,6 +41,7 @@ def forecast(context: click.Context, service: str | None, site: str | None, scor
 
 
 forecast.add_command(score_command)
+forecast.add_command(score_load)
 
 
 @database()

@@ -22,7 +22,8 @@ from telemetry.models import ForecastScore, LoadPoint, RequestRecord
 from telemetry.models.demand import KEPT_S
 
 from . import forecast_record as record
-from . import histories
+from . import histories, load_networks
+from .learned import LSTM
 
 STEPS = 6
 ORIGINS = 24
@@ -180,13 +181,16 @@ def expected(service: str, request_class: str, now: datetime, steps: int = STEPS
     """Returns the forecast of one class's load; "" is all classes together."""
     history = histories.load(service, request_class, now)
     records = record.newest(service=service, request_class=request_class)
+    step_s = histories.load_step_s()
+    chosen = next((row.model for row in records if row.chosen), record.FALL_BACK)
     known = record.models()
-    model = next((row.model for row in records if row.chosen and row.model in known), record.FALL_BACK)
+    if chosen == LSTM:
+        known = {**known, **load_networks.kept(service, request_class, step_s)}
+    model = chosen if chosen in known else record.FALL_BACK
     upper, median = (
         tuple(None if math.isnan(rate) else float(rate) for rate in known[model](history, steps, quantile))
         for quantile in (QUANTILE, 0.5)
     )
-    step_s = histories.load_step_s()
     start_s = history.next_step * step_s
     return LoadForecast(service, request_class, model, start_s, step_s, QUANTILE, upper, median, records)
 
@@ -212,12 +216,15 @@ def _scored_at(service: str, name: str, now: datetime) -> datetime:
 
 
 def score(service: str, request_class: str, now: datetime) -> None:
-    """Back-tests all models on one series and stores what came of it."""
-    history = histories.load(service, request_class, now)
+    """Back-tests all models on one series and stores what came of it; learns the network anew if it is the best."""
+    history, step_s = histories.load(service, request_class, now), histories.load_step_s()
     origins = rolling_origins(history.values.size, STEPS, ORIGINS, history.day)
-    scores = back_test(history, record.models(), origins, STEPS, QUANTILE)
+    models = {**record.models(), **load_networks.to_score(history, origins, STEPS)}
+    scores = back_test(history, models, origins, STEPS, QUANTILE)
     best = scores[0].model if scores else None
-    record.store(scores, best, now, histories.load_step_s(), STEPS, service=service, request_class=request_class)
+    if best == LSTM:
+        load_networks.keep(service, request_class, history, STEPS, step_s, now)
+    record.store(scores, best, now, step_s, STEPS, service=service, request_class=request_class)
 
 
 def _moment(at_s: float) -> datetime:

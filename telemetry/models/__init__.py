@@ -5,7 +5,7 @@ from .budgets import Budget
 from .carbon import CarbonFeed, CarbonPoint
 from .dead_rows import DeadRow
 from .demand import DemandSketch
-from .forecasts import ForecastScore, LoadPoint
+from .forecasts import ForecastScore, LoadNetwork, LoadPoint
 from .host import HostEntry, HostMark, HostSample
 from .instruments import Instrument, InstrumentHour
 from .ledger import EnergyEntry, GpuEnergy, MeterMark
@@ -57,6 +57,7 @@ __all__ = [
     "Instrument",
     "InstrumentHour",
     "LengthRollup",
+    "LoadNetwork",
     "LoadPoint",
     "MeterMark",
     "Pue",

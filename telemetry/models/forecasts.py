@@ -71,3 +71,26 @@ class ForecastScore(models.Model):
 
     def __str__(self) -> str:
         return f"{self.model}: {self.pinball:.3g}"
+
+
+class LoadNetwork(models.Model):
+    """A network that was learned from a class's load, to forecast it with; a newer one takes its place.
+
+    `state` is safetensors: numbers alone, no code. `about` says what else the network needs to know of itself.
+    """
+
+    service = models.CharField(max_length=100)
+    request_class = models.CharField(max_length=20, blank=True)
+    model = models.CharField(max_length=40)
+    step_s = models.FloatField()
+    learned_at = models.DateTimeField()
+    about = models.JSONField()
+    state = models.BinaryField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["service", "request_class", "model"], name="load_network_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model} of {self.service} {self.request_class}".rstrip()
