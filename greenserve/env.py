@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from core.units import ms_to_s
 from greenserve import mail, oidc
 from pools import redis_address, redis_safety
 from pools.agent.devices.host.polled_power import DeclaredPowerMeter
@@ -77,6 +78,7 @@ class Env:
     media_hosts: str = ""  # where engines may fetch what a client names; empty: nowhere
     pass_fields: str = ""  # of clients' bodies, to engines, beside the usual ones
     gateway_limits: Mapping[str, int] = field(default_factory=dict)  # by option of the gateway's, in each process
+    length_budget_s: float = 0.05  # that a request waits for the predictor of lengths; 0: it does not run
     gateway_proxies: str = connection_options.PROXIES  # in front of the gateway, who carry many clients
     metrics_token: Secret | None = None  # None: metrics are for this machine alone
     metrics_host: str = "127.0.0.1"  # where agents listen for Prometheus
@@ -216,6 +218,9 @@ def read(source: Mapping[str, str] | None = None) -> Env:
             option.name: get(option.variable, option.default, option.parse, f"give a number {option.range}")
             for option in connection_options.OPTIONS
         },
+        length_budget_s=ms_to_s(
+            get("GREENSERVE_LENGTH_BUDGET_MS", 50.0, _number(0, 1000), "give milliseconds between 0 and 1000")
+        ),
         gateway_proxies=get(
             "GREENSERVE_GATEWAY_PROXIES",
             connection_options.PROXIES,

@@ -24,6 +24,7 @@ class ServerFolders:
     postgres_sockets: Path
     redis_data: Path
     redis_socket: Path
+    length_socket: Path  # of the predictor of lengths
 
     @property
     def postgres_data(self) -> Path:
@@ -42,6 +43,7 @@ def folders_of(var_dir: Path) -> ServerFolders:
         postgres_sockets=STATE_DIR / tag / "sockets" if root else sockets,
         redis_data=var_dir / "redis",
         redis_socket=sockets / "redis.sock",
+        length_socket=sockets / "lengths.sock",
     )
 
 

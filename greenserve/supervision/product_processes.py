@@ -77,6 +77,22 @@ def gateways(config: env.Env) -> list[Spec]:
     return [_gateway(config, f"gateway.{n}", "--share", f"{n}/{of}") for n in range(1, of + 1)]
 
 
+def lengths(config: env.Env) -> Spec | None:
+    """Returns what predicts answers' lengths for all gateways of this host; None: it is not wanted."""
+    if not config.length_budget_s:
+        return None
+    where = ("--socket", str(folders_of(config.var_dir).length_socket), "--state", str(config.var_dir / "lengths"))
+    return _python(config, "lengths", "-m", "pools.lengths", *where, secrets=False)
+
+
+def _lengths(config: env.Env) -> tuple[str, ...]:
+    """Returns how gateways find it."""
+    if not config.length_budget_s:
+        return ()
+    socket = str(folders_of(config.var_dir).length_socket)
+    return ("--lengths", socket, "--length-budget-s", f"{config.length_budget_s:g}")
+
+
 def _gateway(config: env.Env, name: str, *share: str) -> Spec:
     listen = ("--host", config.gateway_host, "--port", str(config.gateway_port))
     # It outlives the instances when all is stopped: requests that run may end, and are recorded.
@@ -91,6 +107,7 @@ def _gateway(config: env.Env, name: str, *share: str) -> Spec:
         *(() if config.worker_token is None else ("--worker-token-file", str(worker_token_file(config)))),
         *("--worker-hosts", config.worker_hosts),
         *_engines(config),
+        *_lengths(config),
         *(() if config.metrics_token is None else ("--metrics-token-file", str(metrics_token_file(config)))),
         *(("--media-hosts", config.media_hosts) if config.media_hosts else ()),
         *(("--pass-fields", config.pass_fields) if config.pass_fields else ()),
@@ -143,6 +160,7 @@ def picker(config: env.Env, port: int) -> Spec:
         *("--spool", str(config.var_dir / "spool" / "picker"), "--state", str(config.var_dir / "learned")),
         *("--worker-hosts", config.worker_hosts),
         *_engines(config),
+        *_lengths(config),
         *(() if metrics is None else ("--metrics-port", str(metrics))),
         *(("--media-hosts", config.media_hosts) if config.media_hosts else ()),
         *(("--pass-fields", config.pass_fields) if config.pass_fields else ()),

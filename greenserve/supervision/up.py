@@ -106,6 +106,8 @@ def _start(
         env.keep_secret(product_processes.worker_token_file(config), config.worker_token)
     if config.metrics_token is not None:
         env.keep_secret(product_processes.metrics_token_file(config), config.metrics_token.reveal())
+    if (lengths := product_processes.lengths(config)) is not None:
+        supervisor.start(lengths)
     gateways = [supervisor.start(spec) for spec in product_processes.gateways(config)]
     plan = prepare(config, supervisor)
     web = supervisor.start(product_processes.web(config))

@@ -148,6 +148,7 @@ class GatewayRuntime:
             "journal_held_rows": ("Request rows in memory alone, as the disk takes none.", len(self.journal.held)),
         }
         shipped = 0 if self._shipper is None else self._shipper.shipped_rows
+        lengths = self.classifier.lengths
         counters: dict[str, tuple[str, float]] = {
             "journal_lost_rows_total": (
                 "Request rows for which neither disk nor memory had room.",
@@ -163,6 +164,18 @@ class GatewayRuntime:
             "journal_shipped_rows_total": ("Request rows confirmed by Redis.", shipped),
             "dropped_connections_total": ("Connections without a key closed in favour of others.", connections.dropped),
             "refused_connections_total": ("Connections for which there was no place.", connections.refused),
+            "length_answers_total": (
+                "Answers of the predictor of lengths that came in time.",
+                lengths.answered if lengths else 0,
+            ),
+            "length_answers_late_total": (
+                "Requests that waited for the predictor of lengths in vain.",
+                lengths.late if lengths else 0,
+            ),
+            "length_asks_left_out_total": (
+                "Requests of which the predictor of lengths was not asked: it was busy, or late too often.",
+                lengths.refused if lengths else 0,
+            ),
             "too_many_without_key_total": (
                 "Connections and requests without a key beyond those that an address may send.",
                 connections.too_many,

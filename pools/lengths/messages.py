@@ -13,7 +13,7 @@ import msgspec
 from core.length_odds import LengthOdds
 from core.ports import RequestFeatures
 
-MOST_CHARACTERS = 16_384  # of a prompt that are read
+MOST_CHARACTERS = 8_192  # of a prompt that are read
 MOST_FRAME_BYTES = 8 * MOST_CHARACTERS  # characters take four bytes at most; the rest is small
 _HEAD = 4
 _ENCODER = msgspec.msgpack.Encoder()

@@ -76,6 +76,7 @@ def test_no_process_of_the_product_has_a_secret_on_its_command_line(
     specs = [
         product_processes.web(config),
         *product_processes.gateways(config),
+        *(spec for spec in (product_processes.lengths(config),) if spec is not None),
         product_processes.picker(config, 9002),
         *product_processes.background(config),
         product_processes.simulated_node(config, "n1", [("A100-80GB", 1)], 9000, {}),
@@ -83,7 +84,7 @@ def test_no_process_of_the_product_has_a_secret_on_its_command_line(
         product_processes.traffic(config, "a-model"),
     ]
     lines = [*(spec.argv for spec in specs), *servers(config, monkeypatch)]
-    assert len(lines) >= 13
+    assert len(lines) >= 14
     assert HUSH in config.secrets
     for words in lines:
         assert not any(HUSH in word for word in words), words

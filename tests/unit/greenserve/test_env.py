@@ -60,6 +60,7 @@ def test_defaults_are_the_documented_ones_when_nothing_is_set(tmp_path: Path) ->
         ("GREENSERVE_GATEWAY_PORT", "65536", "port between 1 and 65535"),
         ("GREENSERVE_GATEWAY_PROCESSES", "0", "between 1 and 64"),
         ("GREENSERVE_GATEWAY_PROCESSES", "two", "between 1 and 64"),
+        ("GREENSERVE_LENGTH_BUDGET_MS", "1001", "milliseconds between 0 and 1000"),
         ("GREENSERVE_PICKER_PORT", "0", "port between 1 and 65535"),
         ("GREENSERVE_PICKER_METRICS_PORT", "70000", "port between 1 and 65535"),
         ("GREENSERVE_WORKER_HOSTS", "private,10.0.0.0/99", "networks"),

@@ -119,6 +119,21 @@ def test_gateways_share_a_port_and_a_spool_folder_when_there_are_several(tmp_pat
     assert "--share" not in words(tmp_path)
 
 
+def test_gateways_and_picker_ask_the_predictor_of_lengths_unless_its_budget_is_nothing(tmp_path: Path) -> None:
+    config = env.read({"GREENSERVE_VAR": str(tmp_path), "GREENSERVE_LENGTH_BUDGET_MS": "20"})
+    own = product_processes.lengths(config)
+    assert own is not None
+    socket = own.argv[own.argv.index("--socket") + 1]
+    for spec in (*product_processes.gateways(config), product_processes.picker(config, 9002)):
+        assert spec.argv[spec.argv.index("--lengths") + 1] == socket
+        assert spec.argv[spec.argv.index("--length-budget-s") + 1] == "0.02"
+        assert spec.rank > own.rank, "it is stopped when they have ended"
+    assert len(socket) < 100
+    without = env.read({"GREENSERVE_VAR": str(tmp_path), "GREENSERVE_LENGTH_BUDGET_MS": "0"})
+    assert product_processes.lengths(without) is None
+    assert "--lengths" not in words(tmp_path, GREENSERVE_LENGTH_BUDGET_MS="0")
+
+
 def test_agents_have_spool_folders_of_their_own(tmp_path: Path) -> None:
     config = env.read({"GREENSERVE_VAR": str(tmp_path)})
     specs = [product_processes.agent(config, node, 9000) for node in ("n1", "n2")]

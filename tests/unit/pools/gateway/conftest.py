@@ -120,6 +120,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         grace_s: float = 0.5,
         state: Path | None = None,
         engine_trust: ssl.SSLContext | None = None,
+        lengths: Path | None = None,
     ) -> Bench:
         running = [await FakeEngine().start() for _ in range(engines)]
         spool = tmp_path / "spool"
@@ -131,6 +132,8 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
             rng=FirstOfEquals(),
             state=state,
             engine_trust=engine_trust,
+            lengths=lengths,
+            length_budget_s=0.5,
             check_s=0.05,
         )
         server = GatewayServer(config)
