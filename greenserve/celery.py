@@ -78,6 +78,13 @@ def _beat(sender: Celery, **_: Any) -> None:
         ("count a run", "scheduler.tasks.heartbeat", 5.0),
     ):
         sender.add_periodic_task(every(period_s), sender.signature(task), name=name, expires=period_s)
+    sender.add_periodic_task(
+        every(3600.0),
+        sender.signature("telemetry.tasks.learn_forecasts"),
+        name="learn forecasts",
+        queue=wire.SIMULATIONS_QUEUE,  # it computes for long, and nothing waits for it
+        expires=3600.0,
+    )
     if settings.GREENSERVE_OTLP_URL is not None:
         export = sender.signature("telemetry.tasks.export_traces")
         sender.add_periodic_task(every(10.0), export, name="export traces", expires=10.0)

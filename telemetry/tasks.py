@@ -18,7 +18,7 @@ from telemetry.alerts import evaluation
 from telemetry.alerts import notices as alert_notices
 from telemetry.calibration import residual_rows
 from telemetry.carbon import feeds
-from telemetry.forecasts import carbon_forecasts, load_forecasts
+from telemetry.forecasts import carbon_forecasts, learned_carbon, load_forecasts
 from telemetry.ingest import dead_rows, replaying, sample_rollups
 from telemetry.ledger import host_posting, posting, settlement
 from telemetry.models import DemandSketch, IngestedBatches
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 # A batch can come again only while it is in the stream; two days after the agent's last one is far beyond that.
 BATCH_MEMORY = timedelta(days=2)
 SCORING_S = 10.0  # of a run, for feeds and for load each
+LEARNING_S = 60.0  # of a run; a feed takes some 15 s, and is not begun after it
 
 
 @shared_task
@@ -89,6 +90,12 @@ def score_forecasts() -> int:
     """Back-tests what was not back-tested for a period, for a limited time at once."""
     now, period_s = timezone.now(), settings.GREENSERVE_FORECAST_SCORE_S
     return carbon_forecasts.score_due(now, period_s, SCORING_S) + load_forecasts.score_due(now, period_s, SCORING_S)
+
+
+@shared_task(acks_late=False)
+def learn_forecasts() -> int:
+    """Learns models of carbon for the feeds whose models are a day old, for a limited time at once."""
+    return learned_carbon.learn_due(timezone.now(), LEARNING_S)
 
 
 @shared_task(acks_late=False)

@@ -61,9 +61,9 @@ def _read(path: Path, columns: Sequence[str], strict: bool) -> Table:
         hour = _hour(row["utc"], where)
         if hour in hours:
             raise BadFile(f"{where}: {name} has {row['utc']} twice: keep one of them")
-        hours[hour] = [_number(row[column], column, where, strict) for column in columns]
-        if max(hours) - min(hours) > LONGEST_HOURS:
+        if abs(hour - next(iter(hours), hour)) > LONGEST_HOURS:
             raise BadFile(f"{where}: {name} reaches over more than 30 years: look at utc")
+        hours[hour] = [_number(row[column], column, where, strict) for column in columns]
     if not found:
         raise BadFile(f"{path}: there is no row in it")
     return found

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
 from core.ports import IntensityPoint
 from core.predictors.back_test import Score, back_test, rolling_origins
-from core.predictors.seasonal import Floats, History
+from core.predictors.seasonal import Floats, History, Model
 from telemetry.carbon import feeds
 from telemetry.models import CarbonFeed, CarbonPoint, ForecastScore
 
-from . import forecast_record, histories
+from . import forecast_record, histories, learned_carbon
 
 ORIGINS = 24
 QUANTILE = 0.5
@@ -54,7 +54,7 @@ def score(feed: CarbonFeed, now: datetime) -> tuple[Score, ...]:
     origins = rolling_origins(history.values.size, steps, ORIGINS, history.day)
     own = own_forecasts(feed, history, step_s, origins, steps) if origins else None
     given = {} if own is None else {forecast_record.PROVIDER: own}
-    scores = back_test(history, forecast_record.models(), origins, steps, QUANTILE, given)
+    scores = back_test(history, _models(feed), origins, steps, QUANTILE, given)
     scored = {score.model for score in scores}
     unproven = forecasts_itself(feed, now) and forecast_record.PROVIDER not in scored
     chosen = scores[0].model if scores and not unproven else None
@@ -64,6 +64,10 @@ def score(feed: CarbonFeed, now: datetime) -> tuple[Score, ...]:
     CarbonFeed.objects.filter(pk=feed.pk).update(forecast_model=model)
     feed.forecast_model = model
     return scores
+
+
+def _models(feed: CarbonFeed) -> Mapping[str, Model]:
+    return {**forecast_record.models(), **learned_carbon.models(feed)}
 
 
 def forecasts_itself(feed: CarbonFeed, now: datetime) -> bool:
@@ -115,7 +119,7 @@ def extend(feed: CarbonFeed, now: datetime) -> int:
     history = histories.carbon(feed, now, step_s)
     horizon_s = feeds.forecast_horizon_s()
     steps = math.ceil((now.timestamp() + horizon_s) / step_s) - history.next_step
-    known = forecast_record.models()
+    known = _models(feed)
     if steps < 1 or history.values.size == 0 or model not in known:
         return 0
     values = known[model](history, steps, QUANTILE)

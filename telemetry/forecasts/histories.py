@@ -37,15 +37,15 @@ def step_s(feed: CarbonFeed) -> float | None:
     return float(np.median(lengths)) if lengths else None
 
 
-def carbon(feed: CarbonFeed, now: datetime, step_s: float) -> History:
-    """Returns what was measured in the last weeks by the factor that is used now, up to the step under way.
+def carbon(feed: CarbonFeed, now: datetime, step_s: float, days: int = DAYS) -> History:
+    """Returns what was measured in the last days by the factor that is used now, up to the step under way.
 
     Nothing of it was known later than it happened: revisions count as if they had been there at once, as do values that
     came with a delay. So scores are a little kinder than the truth where a provider is late.
     """
     day = max(1, round(day_s(feed) / step_s))
     last = math.floor(now.timestamp() / step_s + 1e-9)
-    first = last - DAYS * day
+    first = last - days * day
     start = _moment(first * step_s)
     factor = feed.points.filter(forecast=False).order_by("-start_at").values_list("factor", flat=True).first()
     rows = (

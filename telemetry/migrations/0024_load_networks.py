@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("telemetry", "0022_class_probability_of_requests"),
+        ("telemetry", "0023_learned_forecasts"),
     ]
 
     operations = [

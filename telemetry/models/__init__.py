@@ -5,7 +5,7 @@ from .budgets import Budget
 from .carbon import CarbonFeed, CarbonPoint
 from .dead_rows import DeadRow
 from .demand import DemandSketch
-from .forecasts import ForecastScore, LoadNetwork, LoadPoint
+from .forecasts import ForecastScore, LearnedForecast, LoadNetwork, LoadPoint
 from .host import HostEntry, HostMark, HostSample
 from .instruments import Instrument, InstrumentHour
 from .ledger import EnergyEntry, GpuEnergy, MeterMark
@@ -56,6 +56,7 @@ __all__ = [
     "InstanceSample",
     "Instrument",
     "InstrumentHour",
+    "LearnedForecast",
     "LengthRollup",
     "LoadNetwork",
     "LoadPoint",

@@ -32,6 +32,32 @@ class LoadPoint(models.Model):
         return f"{self.service} {self.request_class} {self.start_at:%Y-%m-%d %H:%M} {self.peak_rps:g}/s"
 
 
+class LearnedForecast(models.Model):
+    """Keeps the model that was learned from a feed's past, as arrays (`core.predictors.boosted_carbon`, no pickle).
+
+    `model` null: nothing yet, and `note` says why. A later try that fails leaves the model that was there.
+    """
+
+    feed = models.OneToOneField(CarbonFeed, on_delete=models.CASCADE, related_name="learned_forecast")
+    tried_at = models.DateTimeField()
+    learned_at = models.DateTimeField(null=True)
+    hours = models.PositiveIntegerField(null=True, help_text="Of measured values that it was learned from.")
+    model = models.BinaryField(null=True)
+    note = models.CharField(max_length=300, blank=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(model__isnull=True, learned_at__isnull=True, hours__isnull=True)
+                | Q(model__isnull=False, learned_at__isnull=False, hours__isnull=False),
+                name="learned_forecast_whole",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.feed}: {self.note or self.learned_at}"
+
+
 class ForecastScore(models.Model):
     """A model's score in a back-test with rolling origin: of a feed's carbon, or of a service's load by class.
 
