@@ -15,6 +15,10 @@ from collections.abc import Iterable
 from itertools import pairwise
 from statistics import NormalDist
 
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
 from core.length_odds import LengthOdds
 
 ANSWERS = 1024  # newest answers that a length is ranked among
@@ -52,6 +56,13 @@ class AnswerScale:
         """Returns a length's normal score; of lengths that are equally long the middle one's."""
         below, upto = bisect_left(self._ordered, tokens), bisect_right(self._ordered, tokens)
         return _NORMAL.inv_cdf((0.5 * (below + upto) + 0.5) / (len(self._ordered) + 1))
+
+    def scores(self, tokens: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Returns the normal scores of many lengths, (n,) each."""
+        ordered = np.array(self._ordered)
+        upto = ordered.searchsorted(tokens, "left") + ordered.searchsorted(tokens, "right")
+        found: NDArray[np.float64] = ndtri((0.5 * upto + 0.5) / (ordered.size + 1))
+        return found
 
     def odds(self, predictor: str, mean: float, deviation: float) -> LengthOdds:
         """Returns the probabilities of the fifths where the score is expected at `mean`, give or take `deviation`.

@@ -56,9 +56,8 @@ class TextHasher:
         self.mark = hashlib.blake2b(b"mark", key=salt[:64], digest_size=16).digest()
         digest = hashlib.blake2b(b"factors", key=salt[:64], digest_size=32).digest()
         random = np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
-        draw = lambda size: random.integers(0, 1 << 64, size, np.uint64) | np.uint64(1)  # noqa: E731
-        self._factors = draw(4 + PLACES)
-        self._lines = draw((SIGNATURE, 2))
+        odd = random.integers(0, 1 << 64, 4 + PLACES + 2 * SIGNATURE, np.uint64) | np.uint64(1)
+        self._factors, self._lines = odd[: 4 + PLACES], odd[4 + PLACES :].reshape(SIGNATURE, 2)
 
     def look(self, texts: Sequence[str]) -> TextFeatures:
         """Returns the features of a request's texts, the messages of a chat in their order."""
