@@ -13,8 +13,9 @@ _SUM_TOLERANCE = 1e-3
 class LengthOdds:
     """The probability of each class of lengths, shortest first (mu-Serve, section 3.3: five ordinal classes).
 
-    Within a class the logarithm of a length is taken as uniform between the class's borders; beyond the last border
-    lengths fall off as a geometric distribution does, half of them beyond `tail_tokens`.
+    Within a class the logarithm of a length is taken as uniform between the class's borders, of the shortest from where
+    half of it is shorter than `head_tokens`; beyond the last border lengths fall off as a geometric distribution does,
+    half of them beyond `tail_tokens`.
 
     Args:
         predictor: Which one says so: its name in records and on pages.
@@ -22,6 +23,7 @@ class LengthOdds:
             the one above.
         probabilities: (k,), their sum is 1.
         tail_tokens: The median of what is longer than the last border.
+        head_tokens: The median of what is not longer than the first border; None: not known, lengths begin at 1 token.
 
     Raises:
         ValueError: The figures are no such thing.
@@ -31,6 +33,7 @@ class LengthOdds:
     borders: tuple[int, ...]
     probabilities: tuple[float, ...]
     tail_tokens: float
+    head_tokens: float | None = None
 
     def __post_init__(self) -> None:
         borders = (0, *self.borders)
@@ -44,6 +47,8 @@ class LengthOdds:
             raise ValueError(f"the sum of probabilities is 1, not {sum(self.probabilities):.4f}")
         if not borders[-1] < self.tail_tokens < math.inf:
             raise ValueError(f"the longest class's median lies above {borders[-1]} tokens, unlike {self.tail_tokens}")
+        if self.head_tokens is not None and not (self.borders and 1.0 <= self.head_tokens <= self.borders[0]):
+            raise ValueError(f"the shortest class's median lies between 1 token and its border, not {self.head_tokens}")
 
     def class_of(self, tokens: int) -> int:
         """Returns the number of the class that holds a length, 0 for the shortest."""
@@ -78,7 +83,9 @@ class LengthOdds:
         raise AssertionError("the last class takes what is left")
 
     def _bounds(self, number: int) -> tuple[float, float]:
-        return max(1.0, ((0, *self.borders)[number])), float(self.borders[number])
+        high = float(self.borders[number])
+        low = float(self.borders[number - 1]) if number else (self.head_tokens or 0.0) ** 2 / high
+        return max(1.0, low), high
 
     def _last_border(self) -> float:
         return float((0, *self.borders)[-1])
@@ -89,7 +96,7 @@ class LengthOdds:
             low = self._last_border()
             return 1.0 - math.exp2(-(tokens - low) / (self.tail_tokens - low))
         low, high = self._bounds(number)
-        return 1.0 if high <= low else math.log(tokens / low) / math.log(high / low)
+        return 1.0 if high <= low else max(0.0, math.log(tokens / low) / math.log(high / low))
 
     def _tokens_within(self, number: int, share: float) -> float:
         if number == len(self.borders):

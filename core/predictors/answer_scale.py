@@ -25,6 +25,7 @@ ANSWERS = 1024  # newest answers that a length is ranked among
 LEAST_ANSWERS = 64  # below which borders between fifths mean little
 SHARES = (0.2, 0.4, 0.6, 0.8)
 _NORMAL = NormalDist()
+_Edges = tuple[tuple[int, ...], tuple[float, ...], float, float | None]
 
 
 class AnswerScale:
@@ -33,7 +34,7 @@ class AnswerScale:
     def __init__(self, lengths: Iterable[int] = ()) -> None:
         self._arrival = deque(lengths, ANSWERS)
         self._ordered = sorted(self._arrival)
-        self._edges: tuple[tuple[int, ...], tuple[float, ...], float] | None = None
+        self._edges: _Edges | None = None
 
     def __len__(self) -> int:
         return len(self._ordered)
@@ -69,23 +70,24 @@ class AnswerScale:
 
         Where many answers are equally long there are fewer classes than five.
         """
-        borders, scores, tail = self._edges or self._find_edges()
+        borders, scores, tail, head = self._edges or self._find_edges()
         below = [0.0, *(_NORMAL.cdf((score - mean) / deviation) for score in scores), 1.0]
-        return LengthOdds(predictor, borders, tuple(high - low for low, high in pairwise(below)), tail)
+        return LengthOdds(predictor, borders, tuple(high - low for low, high in pairwise(below)), tail, head)
 
     def base(self, number: int) -> float:
         """Returns the share of answers that are of a class."""
-        _, scores, _ = self._edges or self._find_edges()
+        scores = (self._edges or self._find_edges())[1]
         below = [0.0, *(_NORMAL.cdf(score) for score in scores), 1.0]
         return below[number + 1] - below[number]
 
-    def _find_edges(self) -> tuple[tuple[int, ...], tuple[float, ...], float]:
-        """Returns the borders, the scores below which lengths are no longer than each, and the tail's median."""
+    def _find_edges(self) -> _Edges:
+        """Returns the borders, the scores below which lengths are no longer than each, and the outer medians."""
         ordered, count = self._ordered, len(self._ordered)
         found = (ordered[max(0, math.ceil(share * count) - 1)] for share in SHARES)
         borders = sorted({border for border in found if border < ordered[-1]})
         upto = [bisect_right(ordered, border) for border in borders]
         scores = tuple(_NORMAL.inv_cdf((number + 0.5) / (count + 1)) for number in upto)
         longer = ordered[upto[-1] :] if upto else ordered
-        self._edges = tuple(borders), scores, float(longer[len(longer) // 2])
+        head = float(ordered[upto[0] // 2]) if upto else None
+        self._edges = tuple(borders), scores, float(longer[len(longer) // 2]), head
         return self._edges

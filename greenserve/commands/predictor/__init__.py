@@ -1,4 +1,4 @@
-"""predictor: predictors of answers' lengths: train, keep versions, put them into use."""
+"""predictor: predictors of answers' lengths: score, train, keep versions, put them into use."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 # Subcommand -> (module, its name there, one line).
 COMMANDS = {
+    "score": ("score", "score", "Score predictors of answers' lengths on a file."),
     "list": ("versions", "list_", "List the versions of trained encoders."),
     "use": ("versions", "use", "Put a version into use."),
     "rollback": ("versions", "rollback", "Put the version into use that was before."),

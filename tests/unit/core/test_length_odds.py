@@ -30,6 +30,21 @@ def test_half_of_the_longest_class_is_longer_than_its_median() -> None:
     assert ODDS.quantile(0.9) == 400
 
 
+def test_half_of_the_shortest_class_is_shorter_than_its_median_where_that_is_known() -> None:
+    odds = LengthOdds("text", (50, 200), (0.5, 0.3, 0.2), 400.0, 40.0)
+    assert odds.quantile(0.25) == 40
+    assert odds.exceeds(40) == pytest.approx(0.75)
+    assert odds.exceeds(20) == 1.0
+    assert odds.quantile(0.0) == 32  # 40 lies midway between it and the border by logarithms
+    assert ODDS.quantile(0.25) == 8
+
+
+@pytest.mark.parametrize("median", [0.5, 51.0])
+def test_a_median_of_the_shortest_class_is_refused_when_it_lies_outside(median: float) -> None:
+    with pytest.raises(ValueError, match="the shortest class's median lies between 1 token and its border"):
+        LengthOdds("text", (50, 200), (0.5, 0.3, 0.2), 400.0, median)
+
+
 def test_within_a_class_logarithms_of_lengths_are_uniform() -> None:
     assert ODDS.exceeds(100) == pytest.approx(0.2 + 0.3 / 2)
     assert ODDS.quantile(0.65) == 100
