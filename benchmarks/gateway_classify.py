@@ -21,7 +21,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class View:
     name: str = "llama3-70b"
     max_model_len: int = 16384
     classes: Sequence[wire.FleetClass] = ()
+    policy: wire.RequestPolicy = field(default_factory=wire.RequestPolicy)
 
 
 SERVICE = View(classes=CLASSES)

@@ -211,6 +211,13 @@ class Knobs:
         least=0.0,
         most=100.0,
     )
+    short_class_cost: float = setting(
+        1.0,
+        "what it costs to take a request for a class of shorter answers than its own, where a longer one costs 1",
+        above=0.0,
+        most=100.0,
+        only=OneWorld("live", "a simulated predictor says one length of each request, and no probabilities"),
+    )
     emergencies: bool = setting(False, "DynamoLLM IV-D: reorder, top clock, re-steer, squash")
     emergencies_up_to: str = setting("squash", "the last rung of that ladder", ("reorder", "ramp", "resteer", "squash"))
     early_moves: bool = setting(

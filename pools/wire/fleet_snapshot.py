@@ -98,6 +98,7 @@ class RequestPolicy(Message, frozen=True):
         split: none | prompt (prefill and decode apart) | any (DynaServe).
         early_moves: Move a stream whose first token is overdue to where it can still come in time.
         wake_patience_s: For how long requests wait for a service that sleeps; None: it never sleeps.
+        short_class_cost: Of a class that is too short for a request, where one that is too long costs 1.
     """
 
     route: str = "least_energy"
@@ -130,6 +131,7 @@ class RequestPolicy(Message, frozen=True):
     predictor_error_measured: bool = False
     iteration: bool = False
     wake_patience_s: float | None = None
+    short_class_cost: float = 1.0
 
     @property
     def by_deadlines(self) -> bool:

@@ -59,6 +59,9 @@ class ServiceView(Protocol):
     @property
     def classes(self) -> Sequence[ClassBounds]: ...
 
+    @property
+    def policy(self) -> wire.RequestPolicy: ...
+
 
 class Odds(Protocol):
     """Says how probable an answer's lengths are: LengthOdds do, and the outputs of like requests."""
@@ -276,15 +279,19 @@ class Classifier:
     def _class(
         self, service: ServiceView, prompt_tokens: int, expected: int, most: int, odds: Odds | None
     ) -> tuple[str, float | None]:
-        """Returns the class that an answer is expected to be of, and how probable that is; None: nobody says.
+        """Returns the class that costs least, and how probable it is; where nobody says, that of `expected`, and None.
+
+        Where a class that is too short costs u for each step that it is off, and one that is too long o, that is the
+        class of the quantile u / (u + o).
 
         `most`: tokens that the answer may have. What would be longer ends there.
         """
-        grid = self._grid(service)
-        name = grid.name(prompt_tokens, expected)
+        grid, cost = self._grid(service), service.policy.short_class_cost
         if odds is None:
-            return name, None
-        least, end = grid.outputs(prompt_tokens, expected)
+            return grid.name(prompt_tokens, expected), None
+        likely = expected if cost == 1.0 else min(most, max(1, odds.quantile(cost / (1.0 + cost))))
+        name = grid.name(prompt_tokens, likely)
+        least, end = grid.outputs(prompt_tokens, likely)
         beyond = odds.exceeds(end - 1) if end is not None and end <= most else 0.0
         return name, odds.exceeds(least - 1) - beyond
 

@@ -212,6 +212,7 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
         early_moves=True,
         iteration=True,
         wake_patience_s=45.0,
+        short_class_cost=3.0,
     )
     service = wire.FleetService(
         name="llama3-70b",

@@ -26,8 +26,8 @@ ASK = Ask(1, 2.5, "chat", 7, 40, ["Was", "ist das?"], shown_of(FEATURES))
 
 
 def test_frames_come_out_as_they_went_in_when_the_stream_is_cut_anywhere() -> None:
-    said = [ASK, Lesson(1, 40, 90)]
-    stream = b"".join(map(frame, said))
+    said: list[Ask | Lesson] = [ASK, Lesson(1, 40, 90)]
+    stream = b"".join(frame(message) for message in said)
     for size in (1, 5, len(stream)):
         frames = Frames()
         pieces = [stream[start : start + size] for start in range(0, len(stream), size)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from core.length_odds import LengthOdds
@@ -26,11 +27,7 @@ class Encoder:
 
 
 def numbered(number: int) -> Ask:
-    return Ask(number, *list(_fields(ASK))[1:])
-
-
-def _fields(ask: Ask) -> Sequence[object]:
-    return [getattr(ask, name) for name in Ask.__struct_fields__]
+    return msgspec.structs.replace(ASK, number=number)
 
 
 def test_what_a_request_took_is_learned_when_it_has_ended_and_only_once() -> None:

@@ -174,6 +174,30 @@ async def test_what_the_process_says_comes_before_history_and_after_a_prompt_tha
     assert await classified(classifier, seen, "hello") == (9, "cache", "LS", None)
 
 
+async def test_the_class_is_the_one_that_costs_least_and_the_tokens_stay_the_median(house: House) -> None:
+    await house.start()
+    house.predictor.known = {5: 10}  # of at most 25 tokens with probability 0.8, and of more with 0.2
+    classifier = Classifier(lengths=house.asker)
+    for cost, name, probability in ((1.0, "LS", 0.8), (3.0, "LS", 0.8), (9.0, "LL", 0.2), (0.01, "LS", 0.8)):
+        view = replace(SERVICE, policy=wire.RequestPolicy(short_class_cost=cost))
+        first = classifier.classify(view, FEATURES)
+        found = await classifier.refine(view, FEATURES, ["hello"], first)
+        assert found.predicted_tokens == odds_of(10).quantile(0.5)
+        assert found.class_name == name, cost
+        assert found.class_probability == pytest.approx(probability, abs=0.02)
+
+
+def test_history_leans_to_longer_classes_where_short_ones_cost_more() -> None:
+    classifier = Classifier()
+    for output in [*[10] * 70, *[200] * 30]:
+        ended(classifier, FEATURES, output)
+    leans = replace(SERVICE, policy=wire.RequestPolicy(short_class_cost=3.0))
+    plain, careful = (classifier.classify(view, FEATURES) for view in (SERVICE, leans))
+    assert (plain.predicted_tokens, careful.predicted_tokens) == (10, 10)
+    assert (plain.class_name, careful.class_name) == ("LS", "LL")
+    assert [plain.class_probability, careful.class_probability] == pytest.approx([0.7, 0.3])
+
+
 async def test_an_answer_that_may_not_be_longer_is_certainly_of_the_class_of_what_it_may(house: House) -> None:
     await house.start()
     classifier = Classifier(lengths=house.asker)

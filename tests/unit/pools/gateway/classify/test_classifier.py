@@ -36,6 +36,7 @@ class View:
     name: str = "chat"
     max_model_len: int = 4096
     classes: Sequence[wire.FleetClass] = field(default_factory=lambda: CLASSES)
+    policy: wire.RequestPolicy = field(default_factory=wire.RequestPolicy)
 
 
 SERVICE = View()
