@@ -8,6 +8,7 @@ import click
 
 # Subcommand -> (module, its name there, one line).
 COMMANDS = {
+    "train": ("train", "train", "Train an encoder on prompts and the lengths of their answers."),
     "score": ("score", "score", "Score predictors of answers' lengths on a file."),
     "list": ("versions", "list_", "List the versions of trained encoders."),
     "use": ("versions", "use", "Put a version into use."),
