@@ -20,7 +20,8 @@ _Mark = tuple[int, int, int]
 class EncoderInUse:
     """A LengthProxyModel of whichever version is in use; of none it says nothing.
 
-    Where a version that is put into use cannot be loaded, the one before goes on, and `fault` says why.
+    Each question looks whether another was put into use, which costs microseconds; the first that finds one waits for
+    the seconds that loading it takes. Where that cannot be loaded, the one before goes on, and `fault` says why.
     """
 
     def __init__(self, data_folder: Path, threads: int = 1) -> None:
@@ -31,7 +32,7 @@ class EncoderInUse:
         self.fault = ""  # empty: what is in use is loaded
 
     def refresh(self) -> None:
-        """Loads what is in use, where that changed since the last time. To look costs microseconds, to load seconds."""
+        """Loads what is in use, where that changed since the last time; at the start, before the first question."""
         mark = self._mark()
         if mark == self._seen:
             return
@@ -50,10 +51,12 @@ class EncoderInUse:
 
     def predict(self, service: str, prompts: Sequence[str]) -> Sequence[LengthOdds | None]:
         """Asks the version in use. Raises PermanentError."""
+        self.refresh()
         return [None] * len(prompts) if self._loaded is None else self._loaded.predict(service, prompts)
 
     def embed(self, prompts: Sequence[str]) -> Floats | None:
         """Returns (n, d) embeddings of length 1; None: no version is in use. Raises PermanentError."""
+        self.refresh()
         return None if self._loaded is None else self._loaded.embed(prompts)
 
     def _mark(self) -> _Mark | None:

@@ -78,18 +78,14 @@ def loads(monkeypatch):
 def test_what_is_put_into_use_is_loaded_once_and_what_is_taken_out_says_nothing(tmp_path, loads):
     versions, encoder = Versions(tmp_path), EncoderInUse(tmp_path)
     publish(versions), publish(versions)
-    encoder.refresh()
     assert (encoder.predict("chat", ["x"]), encoder.embed(["x"]), encoder.used) == ([None], None, None)
     versions.use("chat", 1, ("chat",))
-    encoder.refresh(), encoder.refresh()
-    versions.use("chat", 2, ("chat",))
-    encoder.refresh()
-    assert loads == [("chat", 1), ("chat", 2)]
     assert encoder.predict("chat", ["x"])[0] is not None
+    versions.use("chat", 2, ("chat",))
     assert encoder.embed(["x"]).shape == (1, 4)
     assert encoder.predict("code", ["x"]) == [None]
+    assert loads == [("chat", 1), ("chat", 2)]
     versions.off()
-    encoder.refresh()
     assert (encoder.predict("chat", ["x"]), encoder.used, encoder.fault) == ([None], None, "")
 
 
@@ -99,9 +95,8 @@ def test_version_that_cannot_be_loaded_leaves_the_one_before_and_says_why(tmp_pa
     versions.use("chat")
     encoder.refresh()
     versions.pointer.write_bytes(b"broken")
-    encoder.refresh()
-    assert encoder.used.version == 1
     assert encoder.predict("chat", ["x"]) != [None]
+    assert encoder.used.version == 1
     assert "in_use.json cannot be read" in encoder.fault
     assert encoder.fault in caplog.text
 
