@@ -33,7 +33,19 @@ MAY_HOLD_SECRETS = re.compile(
 )
 PERCENT = "; of a password write what is neither letter nor digit as %XX"
 OWNER_URL = "GREENSERVE_DATABASE_OWNER_URL"
-PROCESSES = ("web", "gateway", "picker", "beat", "epochs", "simulations", "batches", "ingester", "node", "simnode")
+PROCESSES = (
+    "web",
+    "gateway",
+    "picker",
+    "lengths",
+    "beat",
+    "epochs",
+    "simulations",
+    "batches",
+    "ingester",
+    "node",
+    "simnode",
+)
 SHARED = ("DATABASE_URL", "REDIS_URL", "GREENSERVE_SECRET_KEY")  # of all control planes on one database
 T = TypeVar("T")
 

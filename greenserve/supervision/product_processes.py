@@ -82,7 +82,8 @@ def lengths(config: env.Env) -> Spec | None:
     if not config.length_budget_s:
         return None
     where = ("--socket", str(folders_of(config.var_dir).length_socket), "--state", str(config.var_dir / "lengths"))
-    return _python(config, "lengths", "-m", "pools.lengths", *where, secrets=False)
+    encoders = ("--data", str(config.var_dir))
+    return _python(config, "lengths", "-m", "pools.lengths", *where, *encoders, secrets=False)
 
 
 def _lengths(config: env.Env) -> tuple[str, ...]:

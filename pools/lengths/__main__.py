@@ -18,6 +18,7 @@ from pathlib import Path
 from core.ports import RequestFeatures
 from core.predictors.text_predictor import LengthPredictor
 
+from .encoder.in_use import EncoderInUse
 from .kept_state import KeptState
 from .length_server import LengthServer, make_private
 from .predicting import Predicting
@@ -31,6 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="pools.lengths", description="Predicts lengths of answers for gateways.")
     parser.add_argument("--socket", type=Path, required=True, help="where gateways ask; its folder is for it alone")
     parser.add_argument("--state", type=Path, required=True, help="folder for what it learns")
+    parser.add_argument("--data", type=Path, help="folder with trained encoders; the one in use is asked first")
     given = parser.parse_args(arguments)
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # prompts are in its memory
@@ -40,7 +42,10 @@ def main(arguments: list[str] | None = None) -> int:
         kept = KeptState(given.state)
         _warm_up()
         predictor = kept.recall(LengthPredictor.restored, LengthPredictor)
-        asyncio.run(_serve(LengthServer(given.socket, Predicting(predictor), kept)))
+        encoders = [] if given.data is None else [EncoderInUse(given.data)]
+        for encoder in encoders:
+            encoder.refresh()  # before anybody waits
+        asyncio.run(_serve(LengthServer(given.socket, Predicting(predictor, encoders), kept)))
     except OSError as error:
         sys.stderr.write(f"lengths: {error}\n")
         return CANNOT_START_EXIT

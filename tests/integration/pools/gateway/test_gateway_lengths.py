@@ -106,6 +106,8 @@ async def test_the_process_learns_to_tell_prompts_apart_by_their_words(start: St
         str(folder / "s"),
         "--state",
         str(tmp_path / "state"),
+        "--data",
+        str(tmp_path),
     )
     bench = await start(lengths=own.socket)
     try:
