@@ -18,6 +18,7 @@ from .predicting import Predicting
 log = logging.getLogger(__name__)
 
 KEEP_S = 60.0  # between two writes of what has been learned
+TOGETHER_S = 0.002  # answers to asks that came together wait for each other so long
 MOST_UNREAD_BYTES = 1 << 20  # of answers, after which a gateway that does not read is let go
 
 
@@ -68,6 +69,8 @@ class _Gateway(asyncio.Protocol):
     def __init__(self, predicting: Predicting) -> None:
         self._predicting = predicting
         self._frames = Frames()
+        self._answers: list[bytes] = []  # that are sent together
+        self._sent_s = 0.0  # monotonic
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -76,9 +79,11 @@ class _Gateway(asyncio.Protocol):
         self._predicting.forget(id(self))
 
     def data_received(self, data: bytes) -> None:
+        self._sent_s = time.monotonic()
         try:
             for body in self._frames.feed(data):
                 self._take(body)
+            self._send()
         except BadFrame as error:
             log.warning("a gateway is let go: %s", error)
             self._transport.abort()
@@ -93,7 +98,15 @@ class _Gateway(asyncio.Protocol):
             self._predicting.learn(id(self), request)
         elif time.monotonic() < request.until_s:  # else work on it would make the next ones late, too
             odds = self._predicting.ask(id(self), request)
-            self._transport.write(frame(Answer(request.number, odds)))
+            self._answers.append(frame(Answer(request.number, odds)))
+            if time.monotonic() > self._sent_s + TOGETHER_S:
+                self._send()
+
+    def _send(self) -> None:
+        self._sent_s = time.monotonic()
+        if self._answers:
+            self._transport.write(b"".join(self._answers))
+            self._answers.clear()
 
 
 def make_private(folder: Path) -> None:
