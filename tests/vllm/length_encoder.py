@@ -61,6 +61,20 @@ def train(encoder: Path, preset: str, rows: LengthData, out: Path) -> dict[str, 
     }
 
 
+def interrupted(encoder: Path, rows: LengthData, out: Path) -> dict[str, Any]:
+    """Trains until Ctrl-C after the first of five epochs."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    out.mkdir()
+    said: list[str] = []
+    options = TrainingOptions("bert", encoder, 0, 5)
+    made = build(rows, ("prompt", "tokens"), options, "float32", out, stop, said.append)
+    served = len(EncoderPredictor.load(out).predict("any", PROMPTS))
+    return {"epochs": made.training.epochs, "said": said[-1], "served": served}
+
+
 def refusal(encoder: Path) -> str:
     """Returns what is said of a folder whose weights are a pickle."""
     (encoder / "model.safetensors").rename(encoder / "pytorch_model.bin")
@@ -78,6 +92,7 @@ def main(folder: Path, data: Path) -> None:
     found = {
         f"{kind} {preset}": train(encoders[kind], preset, rows, folder / f"{kind}-{preset}") for kind, preset in tried
     }
+    found["bert bert"]["interrupted"] = interrupted(encoders["bert"], rows, folder / "interrupted")
     found["bert bert"]["refused"] = refusal(encoders["bert"])
     print(json.dumps(found))
 

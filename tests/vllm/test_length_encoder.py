@@ -90,4 +90,6 @@ def test_encoder_of_each_kind_is_trained_exported_and_served_whatever_is_asked_w
     for name, one in found.items():
         assert one["apart"] < 0.02, name  # activations are quantised by batch
         assert one["norms"] == pytest.approx([1.0] * 3, abs=1e-5), name
+    stopped = found["bert bert"]["interrupted"]
+    assert stopped == {"epochs": 1, "said": "Interrupted: the best so far is kept, that of epoch 1.", "served": 3}
     assert all(words in found["bert bert"]["refused"] for words in ("no *.safetensors", "pickles"))
