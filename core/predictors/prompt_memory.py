@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .answer_scale import AnswerScale
-from .text_features import SIGNATURE, Hashes, TextFeatures
+from .text_features import SIGNATURE, Hashes, TextFeatures, likeness
 
 PROMPTS = 8192  # least recently answered first out
 SERVICES = 256  # likewise; at most 16 MB in all
@@ -56,9 +56,9 @@ class MinHashIndex:
         if not features.grams.size:
             return None
         found = {self._newest.get(key) for key in _bands(tenant, features.signature)} - {None}
-        likes = [(np.count_nonzero(self._known[n][1] == features.signature), n) for n in found if n is not None]
-        alike, number = max(likes, default=(0, -1))
-        return number if alike >= ALIKE * SIGNATURE else None
+        likes = [(likeness(self._known[n][1], features.signature), n) for n in found if n is not None]
+        alike, number = max(likes, default=(0.0, -1))
+        return number if alike >= ALIKE else None
 
     def add(self, number: int, tenant: int, features: TextFeatures) -> None:
         self._known[number] = tenant, features.signature

@@ -8,7 +8,6 @@ ICML 2009). Sizes count by their octave and by its quarter, so that any course c
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Mapping
 
@@ -17,14 +16,13 @@ from numpy.typing import NDArray
 
 from core.ports import RequestFeatures
 
-from .boosted_lengths import HOUR, TENANT, record_of
+from .boosted_lengths import HOUR, record_of
+from .compiled_places import places_of
 from .text_features import TextFeatures
 
 BITS = 18  # of the table: 2 MB
 RATE = 0.05
 _WORDS = 3.0  # length of the vector of words beside that of sizes
-_SPREAD = np.uint32(0x9E3779B1)
-_COLUMNS = tuple(column for column in range(TENANT + 1) if column not in (HOUR, TENANT))
 
 
 class TextLengths:
@@ -67,28 +65,10 @@ class TextLengths:
 
     def _inputs(
         self, service: str, features: TextFeatures, prompt_tokens: int, request: RequestFeatures
-    ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Returns the places of a request's features in the table, and their values, (f,) each."""
         key = self._keys.get(service)
         if key is None:
             key = self._keys[service] = np.uint32(zlib.crc32(service.encode()) | 1)
-        sizes = _sizes(prompt_tokens, request)
-        words = features.grams.size
-        grams = np.concatenate((np.array(sizes, np.uint32) * _SPREAD, features.grams))
-        values = np.ones(grams.size, np.float32)
-        if words:
-            values[-words:] = _WORDS / math.sqrt(words)
-        places = np.concatenate((grams, (grams ^ key) * _SPREAD)) >> np.uint32(32 - BITS)
-        return places.astype(np.intp), np.concatenate((values, values))
-
-
-def _sizes(prompt_tokens: int, request: RequestFeatures) -> list[int]:
-    """Returns a number for each size and flag: its column and its octave, and its quarter of an octave."""
-    found = [1]  # of the constant
-    record = record_of(prompt_tokens, request)
-    for column in _COLUMNS:
-        value = record[column]
-        quarter = -1 if value < 0.0 else int(4.0 * math.log2(1.0 + value))
-        found.append((column << 16) + (quarter >> 2 & 0xFF) + 0x100)
-        found.append((column << 16) + (quarter & 0xFF) + 0x200)
-    return found
+        record = np.array(record_of(prompt_tokens, request)[:HOUR])  # and neither hour nor tenant
+        return places_of(record, features.grams, key, BITS, _WORDS)
