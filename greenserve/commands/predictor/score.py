@@ -122,12 +122,15 @@ def _show(table: AnswerTable, report: LengthReport, folds: int, seed: int) -> No
     click.echo(f"{len(table.prompts)} prompts, {tested}, {folds} folds, seed {seed}; means over models")
     if report.left_out:
         click.echo(f"left out, since their answers have no five classes of lengths: {', '.join(report.left_out)}")
-    click.echo("".join([" " * 8, *(f"{title:>{len(title) + 2}}" for _, title in _COLUMNS)]))
+    click.echo("".join([" " * 8, *(f"{title:>{max(9, len(title) + 2)}}" for _, title in _COLUMNS)]))
     for name in report.figures:
         mean = report.mean(name)
         if mean is None:
             click.echo(f"{name:8}  says nothing: no other model answered the same prompts")
             continue
         values = (getattr(mean, key) for key, _ in _COLUMNS)
-        cells = (f"{value:>{len(title) + 2}.4g}" for value, (_, title) in zip(values, _COLUMNS, strict=True))
+        cells = (
+            f"{value:>{max(9, len(title) + 2)}.{1 if title == 'MAE tokens' else 3}f}"
+            for value, (_, title) in zip(values, _COLUMNS, strict=True)
+        )
         click.echo(f"{name:8}{''.join(cells)}")
