@@ -63,17 +63,21 @@ def score(
     for name in names or known:
         grid = known[name]
         start, end = (_hours(day) - grid.first_hour for day in (since, until + timedelta(days=1)))
+        end = min(end, grid.carbon.size)
         try:
-            end = min(end, grid.carbon.size)
-            found.append(
-                carbon_scores.score(name, grid, start, end, relearn_days, lambda line: click.echo(line, err=True))
-            )
+            found.append(carbon_scores.score(name, grid, start, end, relearn_days, _progress))
         except ValueError as error:
-            fail(str(error), 2)
+            click.echo(f"{error}", err=True)
+    if not found:
+        fail("no grid has enough hours for a score", 2)
     if as_json:
         click.echo(json.dumps(document(found, since, until, relearn_days), indent=1))
     else:
         _show(found)
+
+
+def _progress(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _hours(day: datetime) -> int:

@@ -73,7 +73,7 @@ def test_a_file_is_scored_when_days_are_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(carbon_training, "TREES", 4)
     monkeypatch.setattr(carbon_training, "EVERY_HOURS", 23)
     monkeypatch.setattr(carbon_scores, "MODELS", {"day ago": MODELS["day ago"]})
-    carbon = str(write(tmp_path / "carbon.csv", hours(75)))
+    carbon = str(write(tmp_path / "carbon.csv", hours(75) + "SOUTH,2021-01-01T00:00Z,200\n"))
     asked = ("forecast", "score", "--carbon", carbon, "--from", "2021-03-08", "--to", "2021-03-13")
     found = CliRunner().invoke(cli, [*asked, "--json"])
     assert found.exit_code == 0, found.output
@@ -81,6 +81,7 @@ def test_a_file_is_scored_when_days_are_named(tmp_path: Path, monkeypatch: pytes
     assert {one["model"]: one["forecasts"] for one in grid["scores"]} == {"day ago": 3, "trees": 3}
     assert grid["scores"][0]["mape"][0] == pytest.approx(0.0, abs=1e-3)
     assert "NORTH: trees" in found.stderr
+    assert "SOUTH: a score needs 28 days of values before --from and 4 days after it" in found.stderr
     shown = CliRunner().invoke(cli, [*asked, "--grid", "NORTH"])
     assert "the truth's plan emits" in shown.output
 
