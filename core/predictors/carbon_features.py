@@ -102,11 +102,11 @@ def features(grid: Grid, origins: Whole, leads: Whole) -> tuple[Floats, Floats]:
 
 
 def unrest(grid: Grid, origins: Whole) -> Floats:
-    """Returns (n,) how far hours of the last three weeks lay off the same hours of their days before, in logarithms.
+    """Returns (n,) how far hours of the last two weeks lay off the same hours of their days before, in logarithms.
 
     Errors of forecasts grow and shrink with it: it is what intervals are measured in.
     """
-    return np.maximum(_at(_trailing(np.abs(_off(logs(grid.carbon))), MEMORY - WEEK), origins - 1), _LEAST_UNREST)
+    return np.maximum(_at(_trailing(np.abs(_off(logs(grid.carbon))), 2 * WEEK), origins - 1), _LEAST_UNREST)
 
 
 def logs(carbon: Floats) -> Floats:

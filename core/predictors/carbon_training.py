@@ -25,7 +25,6 @@ RIDGE = 0.03  # of the rows
 EVERY_HOURS = 5  # between origins: no divisor of a day, so that all hours come up
 LEADS_EACH = 24  # of the LEADS hours ahead of an origin, drawn anew for each
 HELD_OUT = 1 / 3
-WIDER = 1.05  # intervals than the held-out errors: grids change between learning and use
 _EXPORT_TOLERANCE = 1e-9
 
 
@@ -117,7 +116,7 @@ def _held_out(model: CarbonModel, grid: Grid, border: int, seed: int) -> tuple[F
         power = float(apart @ apart)
         share[one] = min(1.0, max(0.0, float(apart @ left) / power)) if power > 0.0 else 0.5
         off = (left - share[one] * apart) / held.unrest[of_block]
-        errors[one] = WIDER * np.quantile(off - np.median(off), LEVELS)
+        errors[one] = np.quantile(off - np.median(off), LEVELS)
     return share, errors
 
 
