@@ -91,6 +91,13 @@ class _Said:
             )
         )
 
+    def confusion(self) -> NDArray[np.int64]:
+        """Counts answers by true class (rows) and the class said."""
+        found = np.zeros((len(SHARES) + 1,) * 2, np.int64)
+        for _, _, guess, actual, _, _ in self.rows:
+            found[actual, guess] += 1
+        return found
+
     def figures(self) -> LengthFigures:
         true, said, guess, actual, wide_guess, wide = np.array(self.rows).T
         last = len(SHARES)
@@ -109,9 +116,14 @@ class _Said:
 
 @dataclass(frozen=True, slots=True)
 class LengthReport:
-    """Figures by predictor and model, and which models have no five classes of lengths and were left out."""
+    """Figures by predictor and model, and which models have no five classes of lengths and were left out.
+
+    Args:
+        confusion: By predictor the answers by true class (rows) and the class said, of all models together.
+    """
 
     figures: Mapping[str, Mapping[str, LengthFigures]]
+    confusion: Mapping[str, Sequence[Sequence[int]]]
     tested: tuple[str, ...]
     left_out: tuple[str, ...]
 
@@ -157,6 +169,7 @@ def score_lengths(
     names = table.models
     return LengthReport(
         {name: {names[c]: one.figures() for c, one in by.items() if one.rows} for name, by in said.items()},
+        {name: sum(one.confusion() for one in by.values()).tolist() for name, by in said.items()},
         tuple(names[column] for column in tested.tolist()),
         tuple(name for name, fits in zip(names, whole, strict=True) if not fits),
     )

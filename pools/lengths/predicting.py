@@ -15,6 +15,7 @@ import numpy as np
 
 from core.length_odds import LengthOdds
 from core.ports import AdapterError, LengthProxyModel, RequestFeatures
+from core.predictors.text_predictor import MEMORY
 
 from .messages import Ask, Lesson, features_of
 
@@ -56,7 +57,10 @@ class _Open(NamedTuple):
 
 
 class Predicting:
-    """All predictors of a process. The first of `models` that can say something answers; else `predictor`.
+    """All predictors of a process: the memory of prompts answers, else the first of `models` that can, else the words.
+
+    Where others have answered a prompt, what they took says more than any reading of it: 0.59 of the answers in
+    docs/predictors.md are in the right fifth, by a small encoder 0.3.
 
     Args:
         predictor: Learns from every lesson, whoever has answered.
@@ -79,6 +83,9 @@ class Predicting:
         self._open[gateway, ask.number] = _Open(ask.service, features, seen)
         if len(self._open) > MOST_OPEN:
             self._open.popitem(last=False)
+        learned = self._predictor.predict(ask.service, ask.tenant_id, seen, ask.prompt_tokens, features)
+        if learned is not None and learned.predictor == MEMORY:
+            return learned
         for model in self._models:
             try:
                 (odds,) = model.predict(ask.service, ["\n".join(ask.texts)])
@@ -87,7 +94,7 @@ class Predicting:
                 continue
             if odds is not None:
                 return odds
-        return self._predictor.predict(ask.service, ask.tenant_id, seen, ask.prompt_tokens, features)
+        return learned
 
     def learn(self, gateway: Hashable, lesson: Lesson) -> None:
         """Takes in how a request ended; one whose features are not kept any more teaches nothing."""

@@ -25,9 +25,10 @@ def odds_of(tokens: int, predictor: str = "text") -> LengthOdds:
 
 
 class FakeTextPredictor:
-    """`known`: tokens by the size of the text, all that it keeps of one."""
+    """`known`: tokens by the size of the text, all that it keeps of one. `name`: what it says that it goes by."""
 
-    def __init__(self, known: Mapping[int, int] | None = None) -> None:
+    def __init__(self, known: Mapping[int, int] | None = None, name: str = "text") -> None:
+        self.name = name
         self.known = dict(known or {})
         self.seen: list[tuple[str, int | None, RequestFeatures]] = []
 
@@ -38,7 +39,7 @@ class FakeTextPredictor:
         self, service: str, tenant_id: int | None, features: int, prompt_tokens: int, request: RequestFeatures
     ) -> LengthOdds | None:
         self.seen.append((service, tenant_id, request))
-        return odds_of(self.known[features]) if features in self.known else None
+        return odds_of(self.known[features], self.name) if features in self.known else None
 
     def observe(
         self,

@@ -107,6 +107,7 @@ def _as_json(report: LengthReport) -> dict[str, Any]:
         "tested": list(report.tested),
         "left_out": list(report.left_out),
         "mean": {name: None if one is None else _known(asdict(one)) for name, one in means.items()},
+        "confusion": {name: [list(row) for row in rows] for name, rows in report.confusion.items()},
         "by_model": {
             name: {model: _known(asdict(one)) for model, one in by.items()} for name, by in report.figures.items()
         },

@@ -34,12 +34,16 @@ def test_memory_does_better_than_text_where_only_other_models_answers_say_someth
     assert memory.accuracy > 0.6
     assert max(text.accuracy, base.accuracy) < 0.35
     assert memory.r2_log > 0.7
+    counts = np.array(report.confusion[MEMORY])
+    assert counts.sum() == 3 * PROMPTS
+    assert np.trace(counts) / counts.sum() == pytest.approx(memory.accuracy)
 
 
 def test_a_models_own_answer_is_never_known_to_what_is_scored() -> None:
     report = score_lengths(table(1), folds=3)
     assert report.figures[MEMORY] == {}
     assert report.mean(MEMORY) is None
+    assert np.sum(report.confusion[MEMORY]) == 0
 
 
 def test_figures_are_the_same_when_the_seed_is() -> None:

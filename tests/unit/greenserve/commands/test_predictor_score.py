@@ -38,6 +38,7 @@ def test_figures_are_printed_by_predictor_and_by_model(answers: Path) -> None:
     assert found["left_out"] == ["same"]
     assert found["by_model"]["text"]["two"]["answers"] == 139
     assert found["mean"]["memory"]["accuracy"] > 0.5 > found["mean"]["text"]["accuracy"]
+    assert sum(map(sum, found["confusion"]["text"])) == 140 + 139
     assert "fold 2 of 2" in result.stderr
 
 

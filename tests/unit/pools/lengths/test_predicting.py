@@ -7,6 +7,7 @@ import pytest
 
 from core.length_odds import LengthOdds
 from core.ports import PermanentError
+from core.predictors.text_predictor import MEMORY
 from pools.lengths import predicting
 from pools.lengths.messages import Ask, Lesson
 from pools.lengths.predicting import Predicting
@@ -55,7 +56,14 @@ def test_requests_that_have_not_ended_are_bounded_and_go_with_their_gateway(monk
     assert own.lessons == 1
 
 
-def test_trained_models_are_asked_in_their_order_before_the_one_that_learns() -> None:
+def test_the_memory_of_prompts_answers_before_trained_models() -> None:
+    knows = Encoder(odds_of(300, "encoder"))
+    own = Predicting(FakeTextPredictor({11: 60}, MEMORY), [knows])
+    assert own.ask("g", ASK) == odds_of(60, MEMORY)
+    assert not knows.prompts
+
+
+def test_trained_models_are_asked_in_their_order_before_the_words() -> None:
     broken, knows = Encoder(error="no memory"), Encoder(odds_of(300, "encoder"))
     own = Predicting(FakeTextPredictor({11: 60}), [broken, Encoder(), knows])
     assert own.ask("g", ASK) == odds_of(300, "encoder")
