@@ -169,7 +169,7 @@ def score_lengths(
     names = table.models
     return LengthReport(
         {name: {names[c]: one.figures() for c, one in by.items() if one.rows} for name, by in said.items()},
-        {name: sum(one.confusion() for one in by.values()).tolist() for name, by in said.items()},
+        {name: np.sum([one.confusion() for one in by.values()], axis=0).tolist() for name, by in said.items()},
         tuple(names[column] for column in tested.tolist()),
         tuple(name for name, fits in zip(names, whole, strict=True) if not fits),
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .back_test import back_test, mape, pinball, rolling_origins
 from .seasonal import Floats, History, Model
@@ -114,8 +115,10 @@ def _learned(before: History, learners: Mapping[str, Learner]) -> dict[str, Mode
     return found
 
 
-def _score(name: str, median: Floats, upper: Floats, came: Floats, rises: Floats, chosen_days: int) -> LoadScore:
-    def loss(rows: Floats) -> float | None:
+def _score(
+    name: str, median: Floats, upper: Floats, came: Floats, rises: NDArray[np.bool_], chosen_days: int
+) -> LoadScore:
+    def loss(rows: NDArray[np.bool_]) -> float | None:
         return pinball(came[rows], median[rows], 0.5) if rows.any() else None
 
     return LoadScore(

@@ -95,8 +95,8 @@ def score_load(rates: Path, as_json: bool) -> None:
     for one in found:
         losses = [f"{value:.3g}" if value is not None else "-" for value in (one.median, one.upper)]
         turns = [f"{value:.3g}" if value is not None else "-" for value in (one.rises, one.falls)]
-        error = "-" if one.mape is None else f"{one.mape:.1%}"
-        table.add_row(one.model, *losses, error, *turns, str(one.chosen_days) if one.chosen_days else "-")
+        percentage = "-" if one.mape is None else f"{one.mape:.1%}"
+        table.add_row(one.model, *losses, percentage, *turns, str(one.chosen_days) if one.chosen_days else "-")
     Console().print(table)
     if not learned.available():
         click.echo(f"  the LSTM has no score: PyTorch is not installed ({learned.REMEDY})")

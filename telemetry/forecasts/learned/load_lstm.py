@@ -87,7 +87,8 @@ class LoadLstm:
         said = self.of_network(history, steps, quantile)
         anchor = self.anchors[min(ANCHORED_AT, key=lambda at: abs(at - quantile))]
         held = self.models[anchor.model](history, steps, quantile)
-        return np.maximum(anchor.weight * said + (1.0 - anchor.weight) * held, history.floor)
+        mean: Floats = np.maximum(anchor.weight * said + (1.0 - anchor.weight) * held, history.floor)
+        return mean
 
     def of_network(self, history: History, steps: int, quantile: float) -> Floats:
         """Returns what the network alone says."""
@@ -176,7 +177,10 @@ class _Windows:
 
     def targets(self, origins: NDArray[np.int64]) -> Arrays:
         coming = origins[:, None] + np.arange(self.steps)
-        return ((self.history.values[coming] - self.filled[origins - 1][:, None]) / self.scale).astype(np.float32)
+        found: Arrays = ((self.history.values[coming] - self.filled[origins - 1][:, None]) / self.scale).astype(
+            np.float32
+        )
+        return found
 
     def _clock(self, at: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
         step = self.history.first_step + at
@@ -250,7 +254,7 @@ def _fitted(train: Sequence[Tensor], held: Sequence[Tensor], steps: int) -> _Net
         for rows in torch.randperm(count).split(BATCH):
             optimizer.zero_grad()
             loss = _pinball(network(train[0][rows], train[1][rows]), train[2][rows])
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
         network.eval()
