@@ -45,7 +45,7 @@ class LoadScore:
 
 @dataclass
 class _Said:
-    """What a model said of each origin, and what came."""
+    """Holds what a model said from each origin on: (STEPS,) each."""
 
     median: list[Floats] = field(default_factory=list)
     upper: list[Floats] = field(default_factory=list)

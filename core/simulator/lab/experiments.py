@@ -29,6 +29,7 @@ from core.simulator.lab.papers.throttllem import THROTTLLEM
 from core.simulator.lab.papers.throttllem_engines import THROTTLLEM_ENGINES
 from core.simulator.lab.papers.throttllem_loads import THROTTLLEM_LOADS
 from core.simulator.lab.papers.voltanallm import VOLTANALLM
+from core.simulator.lab.predictors import PREDICTORS, PREDICTORS_ORDER
 
 # Means may take so much of the limits, in place of 90 % and, of a TTFT limit, 45 %.
 _THREE_QUARTERS = "plan_ttft_share: 0.375, plan_tpot_share: 0.75, clock_ttft_share: 0.375, clock_tpot_share: 0.75"
@@ -73,6 +74,6 @@ _ALL = (
     *(MUSERVE, MUSERVE_DEVICES, MUSERVE_ORDER, MUSERVE_PREDICTOR),
     *(DYNASERVE, DYNASERVE_MODELS, DYNASERVE_BATCHES, DYNASERVE_PREDICTIONS, DYNASERVE_REPLAY),
     *(VOLTANALLM, BISCALE),
-    *(COMMON, ABLATION, COMMON_SITES),
+    *(COMMON, ABLATION, COMMON_SITES, PREDICTORS, PREDICTORS_ORDER),
 )
 EXPERIMENTS: Mapping[str, Experiment] = {own.name: own for own in _ALL}

@@ -101,7 +101,8 @@ class LoadLstm:
             said = self.network(torch.from_numpy(window), torch.from_numpy(ahead))[0].double().numpy()
         for step in range(min(steps, self.steps)):
             found[step] = windows.filled[at - 1] + windows.scale * np.interp(quantile, QUANTILES, said[step])
-        return np.maximum(found, history.floor)
+        floored: Floats = np.maximum(found, history.floor)
+        return floored
 
     def about(self) -> dict[str, Any]:
         """Returns what `restored` needs beside the state."""

@@ -30,7 +30,7 @@ _CLASSIFICATION = 0.4599
 
 # Requests by true class (rows) and predicted class of the proxy model that the authors published, with borders of 58,
 # 147, 280 and 499 tokens (James-QiuHaoran/LLM-serving-with-proxy-models, Apache-2.0).
-_PUBLISHED_MODEL = np.array(
+PUBLISHED_MODEL = np.array(
     [
         [18676, 5680, 997, 539, 130],
         [1948, 10006, 4161, 1545, 183],
@@ -75,7 +75,7 @@ def simulated(accuracy: float = _BASE) -> Confusion:
 
 
 def _published() -> Confusion:
-    return _PUBLISHED_MODEL
+    return PUBLISHED_MODEL
 
 
 _SCORES: tuple[tuple[str, Callable[[Confusion], float]], ...] = (
@@ -136,9 +136,9 @@ def _wrong(right: float = _BASE) -> float:
 
 def _next_to_it() -> float:
     """Returns how many of the published model's errors are of a class next to the true one, in per cent."""
-    true, predicted = np.indices(_PUBLISHED_MODEL.shape)
+    true, predicted = np.indices(PUBLISHED_MODEL.shape)
     off = np.abs(true - predicted)
-    return 100.0 * float(_PUBLISHED_MODEL[off == 1].sum() / _PUBLISHED_MODEL[off > 0].sum())
+    return 100.0 * float(PUBLISHED_MODEL[off == 1].sum() / PUBLISHED_MODEL[off > 0].sum())
 
 
 _NEXT_CLASS = why(
