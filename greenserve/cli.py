@@ -27,7 +27,7 @@ COMMANDS = {
     "report": ("greenserve.commands.report", "Make, list, fetch and verify reports of energy, carbon and cost."),
     "carbon": ("greenserve.commands.carbon", "Feeds of carbon intensity and prices: show, ask, import, set."),
     "forecast": ("greenserve.commands.forecast", "Show forecasts of load and carbon, and how good they were."),
-    "predictor": ("greenserve.commands.predictor", "Train predictors of answers' lengths, and put them into use."),
+    "predictor": ("greenserve.commands.predictor", "Predictors of answers' lengths: score, train, put into use."),
     "replay": ("greenserve.commands.traffic", "Send a trace's requests through the gateway."),
     "trace": ("greenserve.commands.traffic", "Fetch public traces."),
     "engine": ("greenserve.commands.engine.predict", "Ask the engine model, and see how it holds."),

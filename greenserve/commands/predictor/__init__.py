@@ -37,4 +37,4 @@ class LazyCommands(click.Group):
 
 @click.group(cls=LazyCommands)
 def predictor() -> None:
-    """Train predictors of answers' lengths, and put them into use."""
+    """Score predictors of answers' lengths, train them, and put them into use."""
