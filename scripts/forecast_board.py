@@ -1,9 +1,11 @@
-"""Writes docs/forecasts.md from docs/forecasts.json: each model on each grid, published figures beside ours.
+"""Writes docs/forecasts.md from docs/forecasts.json and docs/forecasts-load.json: each model on each grid and load,
+published figures beside ours.
 
-The JSON is what `greenserve forecast score --json` prints. It takes minutes a grid, so it is kept:
+The JSON is what `greenserve forecast score --json` and `score-load --json` print. That takes minutes, so it is kept:
 
     greenserve forecast score --carbon carbon_hourly.csv.gz --weather weather_hourly.csv.gz \\
         --from 2021-07-01 --to 2021-12-31 --json > docs/forecasts.json
+    greenserve forecast score-load --rates servegen_m-mid_rates.csv --json > docs/forecasts-load.json
     python -m scripts.forecast_board            # writes the page
     python -m scripts.forecast_board --check    # ends with 1 where the page is not what its figures give
 """
@@ -16,8 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from core.predictors.load_scores import CHOSEN
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-FIGURES, PAGE = DOCS / "forecasts.json", DOCS / "forecasts.md"
+FIGURES, LOAD_FIGURES, PAGE = DOCS / "forecasts.json", DOCS / "forecasts-load.json", DOCS / "forecasts.md"
 CARBONCAST: Mapping[str, Sequence[float]] = {
     "CISO": (9.7, 12.4, 13.2, 13.7),
     "PJM": (2.7, 3.4, 3.8, 4.0),
@@ -31,7 +35,9 @@ HEADER = (
 HEAD = """# Forecasts: the board
 
 This page shows how good GreenServe's forecasts are on public data, with published figures beside them. It is for people
-who choose a model or judge one. A script writes it from [forecasts.json](forecasts.json); do not edit it.
+who choose a model or judge one. A script writes it from [forecasts.json](forecasts.json) and
+[forecasts-load.json](forecasts-load.json); do not edit it. Predictions of answers' lengths are scored in
+[predictors.md](predictors.md).
 
 ## Carbon intensity
 
@@ -56,13 +62,31 @@ those of its paper (Maji, Shenoy and Sitaraman, BuildSys 2022), of the same half
 ```
 """
 
-TAIL = """## Load
+LOAD_HEADER = ("Model", "Median", "90 %", "Rises", "Falls", "MAPE", "Days chosen")
 
-Forecasts of load have no board yet. `greenserve forecast` shows [their back-tests](carbon.md#forecasts).
+LOAD = """## Load
 
+The rates of two weeks of a production model, in steps of {minutes:g} minutes, are ServeGen's (`m-mid`, Apache-2.0). On
+the second week each model forecasts the next {ahead} steps, from each sixth step of a day on. Models that learn do so
+each day from all before. `{chosen}` is of the models that back-tests on what was known chose, day by day.
+
+| Column | Meaning |
+|---|---|
+| Median, 90 % | mean pinball loss of these quantiles, requests/s |
+| Rises, Falls | the median's loss where what came was more, or not more, than the newest value |
+| MAPE | of the median; large, since the rate falls to a few requests/s or none in five stretches of that week |
+
+```sh
+greenserve forecast score-load --rates servegen_m-mid_rates.csv --json > docs/forecasts-load.json
+python -m scripts.forecast_board
+```
+"""
+
+TAIL = """
 ## Where to go next
 
 - [carbon.md](carbon.md): feeds, and which model forecasts.
+- [predictors.md](predictors.md): predictors of answers' lengths.
 - [results.md](results.md): the papers' experiments.
 """
 
@@ -71,13 +95,24 @@ COMMAND = """greenserve forecast score --carbon carbon_hourly.csv.gz --weather w
 python -m scripts.forecast_board"""
 
 
-def page(figures: Mapping[str, Any]) -> str:
-    """Returns the page of what `greenserve forecast score --json` printed."""
+def page(figures: Mapping[str, Any], load: Mapping[str, Any]) -> str:
+    """Returns the page of what `greenserve forecast score --json` and `score-load --json` printed."""
     span = {"since": figures["from"], "until": figures["to"]}
     names = "".join(f" --grid {grid['grid']}" for grid in figures["grids"])
     head = HEAD.format(**span, relearn=figures["relearn_days"], command=COMMAND.format(**span, names=names))
     parts = [head.replace("```sh", "<!-- not run: takes half an hour -->\n```sh")]
-    return "\n".join([*parts, *("\n".join(_grid(grid)) for grid in figures["grids"]), TAIL])
+    return "\n".join([*parts, *("\n".join(_grid(grid)) for grid in figures["grids"]), *_load(load), TAIL])
+
+
+def _load(figures: Mapping[str, Any]) -> Iterator[str]:
+    head = LOAD.format(minutes=figures["step_s"] / 60.0, ahead=figures["steps_ahead"], chosen=CHOSEN)
+    yield head.replace("```sh", "<!-- not run: takes minutes -->\n```sh")
+    yield _row(LOAD_HEADER)
+    yield _row(["---", *["---:"] * (len(LOAD_HEADER) - 1)])
+    for one in figures["scores"]:
+        losses = ("" if one[key] is None else f"{one[key]:.1f}" for key in ("median", "upper", "rises", "falls"))
+        mape = "" if one["mape"] is None else f"{100.0 * one['mape']:.0f} %"
+        yield _row([one["model"], *losses, mape, str(one["chosen_days"] or "")])
 
 
 def _grid(grid: Mapping[str, Any]) -> Iterator[str]:
@@ -113,7 +148,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    made = page(json.loads(FIGURES.read_text(encoding="utf-8")))
+    made = page(*(json.loads(path.read_text(encoding="utf-8")) for path in (FIGURES, LOAD_FIGURES)))
     if "--check" not in arguments:
         PAGE.write_text(made, encoding="utf-8")
         return 0

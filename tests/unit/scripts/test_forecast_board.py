@@ -12,11 +12,12 @@ def test_board_is_what_its_figures_give() -> None:
 
 
 def test_board_marks_the_chosen_model_and_has_published_figures() -> None:
-    figures = json.loads(forecast_board.FIGURES.read_text())
-    page = forecast_board.page(figures)
+    figures, load = (json.loads(path.read_text()) for path in (forecast_board.FIGURES, forecast_board.LOAD_FIGURES))
+    page = forecast_board.page(figures, load)
     assert page.count(" * |") == len([grid for grid in figures["grids"] if grid["chosen"]])
     assert page.count("CarbonCast, published") == len(
         {g["grid"] for g in figures["grids"]} & {*forecast_board.CARBONCAST}
     )
+    assert all(f"| {one['model']} | {one['median']:.1f} |" in page for one in load["scores"])
     other = {**figures, "grids": [{**grid, "chosen": None} for grid in figures["grids"]]}
-    assert " * |" not in forecast_board.page(other)
+    assert " * |" not in forecast_board.page(other, load)
