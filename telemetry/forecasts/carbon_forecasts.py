@@ -70,6 +70,11 @@ def _models(feed: CarbonFeed) -> Mapping[str, Model]:
     return {**forecast_record.models(), **learned_carbon.models(feed)}
 
 
+def _model(feed: CarbonFeed, name: str) -> Model | None:
+    """Returns a model by its name. Only for one that was learned its arrays are read from the database."""
+    return forecast_record.models().get(name) or _models(feed).get(name)
+
+
 def forecasts_itself(feed: CarbonFeed, now: datetime) -> bool:
     """Returns whether the provider's own forecast reaches beyond now."""
     return feed.points.filter(forecast=True, model="", end_at__gt=now).exists()
@@ -119,10 +124,10 @@ def extend(feed: CarbonFeed, now: datetime) -> int:
     history = histories.carbon(feed, now, step_s)
     horizon_s = feeds.forecast_horizon_s()
     steps = math.ceil((now.timestamp() + horizon_s) / step_s) - history.next_step
-    known = _models(feed)
-    if steps < 1 or history.values.size == 0 or model not in known:
+    forecast = _model(feed, model)
+    if steps < 1 or history.values.size == 0 or forecast is None:
         return 0
-    values = known[model](history, steps, QUANTILE)
+    values = forecast(history, steps, QUANTILE)
     return feeds.append(feed, _points(feed, history, step_s, values, now), now, model)
 
 

@@ -7,6 +7,8 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from core.predictors import carbon_training
 from core.predictors.seasonal import History
@@ -115,6 +117,16 @@ def test_a_model_is_left_out_when_it_cannot_be_read(feed):
     LearnedForecast.objects.create(feed=feed, tried_at=NOW, learned_at=NOW, hours=1500, model=b"no model")
     assert learned_carbon.models(feed) == {}
     assert feeds.zone(feed) == feed.zone
+
+
+def test_the_learned_model_is_not_read_when_another_one_forecasts(feed):
+    measure(feed, DAYS)
+    LearnedForecast.objects.create(feed=feed, tried_at=NOW, learned_at=NOW, hours=1500, model=b"no model")
+    CarbonFeed.objects.filter(pk=feed.pk).update(forecast_model="profile")
+    feed.refresh_from_db()
+    with CaptureQueriesContext(connection) as asked:
+        assert carbon_forecasts.extend(feed, NOW) >= 24
+    assert not any(LearnedForecast._meta.db_table in query["sql"] for query in asked)
 
 
 def test_steps_have_their_hours_value_when_they_are_shorter(feed):
