@@ -52,6 +52,8 @@ def fit(grid: Grid, seed: int = 0) -> CarbonModel:
     size = grid.carbon.size
     first = max(0, size - MOST_DAYS * DAY)
     border = size - round(HELD_OUT * (size - first))
+    import sklearn.ensemble  # noqa: F401  loaded before the limit, which holds only for libraries that are there
+
     with threadpool_limits(1):  # more threads wait for each other, on matrices so small
         share, errors = _held_out(_fit(grid, first, border, seed), grid, border, seed)
         final = _fit(grid, first, size, seed)
