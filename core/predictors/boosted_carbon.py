@@ -5,25 +5,34 @@ hour of the day, which follows the last values closely, and trees, which know th
 noon. A forecast is a mean of both, weighted by how far ahead it looks, as was best on hours that neither had seen.
 
 Quantiles come from the same hours: how far the truth then lay off the forecast, by how far ahead (split conformal
-prediction, Lei and others 2018), in logarithms, so as a factor, and against how restless the grid was in the last
-weeks. Weights, errors and trees are arrays: no pickle.
+prediction, Lei and others 2018), in logarithms, so as a factor, and in units of how restless the grid was in the last
+weeks (`unrest`), times how far off the model's own forecasts of the last days lay (`spread`). So intervals widen where
+a grid turns to something that the model has not seen, as adaptive conformal inference has it (Gibbs and Candès 2021),
+but by errors that the hours seen show, without a state. Weights, errors and trees are arrays: no pickle.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import zipfile
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .carbon_features import LEADS, Floats, Grid, Whole, features, names, unrest
+from .carbon_features import DAY, LEADS, Floats, Grid, Whole, features, logs, names, unrest
 
 BLOCK = 8  # hours ahead that share a regression, a weight and a distribution of errors
 BLOCKS = LEADS // BLOCK
 LEVELS = np.linspace(0.01, 0.99, 99)  # at which the errors' quantiles are kept
+FORM = 2  # of what is stored; 1, which has no number, has no `typical`. Another `spread` needs another one
+RECENT = 4 * DAY  # hours before a forecast whose errors it measures
+FOLLOWS = 0.5  # intervals follow recent errors to this power, since much of them is chance
+STEADY = 50  # errors as expected that are added to the recent ones: few of them say little
+LARGEST_ERROR = 9.0  # times what is typical: one hour alone counts no more
 LARGEST_BYTES = 16 << 20
+_BACK_HOURS, _BACK_LEADS = 5, 4  # between origins, and leads of a forecast, of RECENT: as dense as training draws them
 _LONGEST_WALK = 64  # splits on the way to a leaf
 
 
@@ -87,11 +96,12 @@ class CarbonModel:
     offset: Floats  # (BLOCKS,)
     share: Floats  # (BLOCKS,) of the regression in the mean of both
     errors: (
-        Floats  # (BLOCKS, LEVELS): quantiles of truth less forecast, in logarithms, by `unrest`, their median taken off
+        Floats  # (BLOCKS, LEVELS): quantiles of truth less forecast, in logarithms, by `unrest` and `spread`; median 0
     )
     weather: bool
     hours: int
     until_hour: int
+    typical: Floats | None = None  # (BLOCKS,): mean size of errors, by `unrest`; None: `errors` are by that alone
 
     def forecast(self, grid: Grid, steps: int, quantiles: tuple[float, ...] = (0.5,)) -> Floats:
         """Forecasts the hours after the last one of `grid.carbon`.
@@ -102,7 +112,7 @@ class CarbonModel:
         Raises:
             ValueError: The model was learned with weather and the grid has none, or a quantile is not within (0, 1).
         """
-        (found,) = self.forecasts(grid, np.array([grid.carbon.size]), quantiles).transpose(1, 0, 2)
+        found = self.forecasts(grid, np.array([grid.carbon.size]), quantiles)[:, 0]
         ahead = np.full((len(quantiles), steps), np.nan)
         ahead[:, : min(steps, LEADS)] = found[:, :steps]
         return ahead
@@ -113,14 +123,29 @@ class CarbonModel:
             raise ValueError("a quantile lies between 0 and 1")
         if self.weather and grid.weather is None:
             raise ValueError("this model was learned with weather: give it the weather of the hours ahead")
-        seen = grid if self.weather else grid.without_weather()
-        leads = np.tile(np.arange(LEADS), origins.size)
-        rows, reference = features(seen, np.repeat(origins, LEADS), leads)
+        whole = grid if self.weather else grid.without_weather()
+        factors = np.stack([self._error(quantile) for quantile in quantiles])
+        return np.stack([self._forecast(whole.until(hours), factors) for hours in origins.tolist()], axis=1)
+
+    def _forecast(self, seen: Grid, factors: Floats) -> Floats:
+        """Returns (quantiles, LEADS) from (quantiles, LEADS) `factors`, by `unrest` and `spread`."""
+        ahead = np.arange(LEADS)
+        back, leads = (np.zeros(0, np.int64),) * 2 if self.typical is None else _back(seen.carbon.size)
+        origins = np.concatenate([np.full(LEADS, seen.carbon.size), back])
+        middle = self._middle(seen, origins, np.concatenate([ahead, leads]))
+        by = unrest(seen, origins)
+        if self.typical is not None:
+            off = (logs(seen.carbon)[back + leads] - middle[LEADS:]) / (by[LEADS:] * self.typical[leads // BLOCK])
+            unlearned = seen.first_hour + back + leads >= self.until_hour  # the model knows the others by heart
+            by = by * spread(off[unlearned])
+        found: Floats = np.exp(middle[:LEADS] + by[0] * factors)
+        return found
+
+    def _middle(self, seen: Grid, origins: Whole, leads: Whole) -> Floats:
+        rows, reference = features(seen, origins, leads)
         share = self.share[leads // BLOCK]
-        middle = reference + share * self.regress(rows) + (1.0 - share) * self.trees.predict(rows)
-        table = middle.reshape(origins.size, LEADS)
-        by = unrest(grid, origins)[:, None]
-        return np.stack([np.exp(table + by * self._error(quantile)) for quantile in quantiles])
+        found: Floats = reference + share * self.regress(rows) + (1.0 - share) * self.trees.predict(rows)
+        return found
 
     def regress(self, rows: Floats) -> Floats:
         found = np.empty(len(rows))
@@ -132,7 +157,7 @@ class CarbonModel:
         return found
 
     def _error(self, quantile: float) -> Floats:
-        """Returns (LEADS,) what is added for a quantile, in units of `unrest`; nothing for the median."""
+        """Returns (LEADS,) what is added for a quantile, by `unrest` and `spread`; nothing for the median."""
         by_block = np.array([np.interp(quantile, LEVELS, row) for row in self.errors])
         return np.repeat(by_block, BLOCK)
 
@@ -140,18 +165,29 @@ class CarbonModel:
         """Returns all arrays as NumPy's `npz`, some 200 kB."""
         arrays = {f"trees.{field.name}": getattr(self.trees, field.name) for field in fields(Trees)}
         arrays |= {name: np.asarray(getattr(self, name)) for name in (*_PARTS, "weather", "hours", "until_hour")}
+        if self.typical is not None:
+            arrays |= {"form": np.asarray(FORM), "typical": self.typical}
         out = io.BytesIO()
         np.savez_compressed(out, allow_pickle=False, names=np.array(names(self.weather)), **arrays)
         return out.getvalue()
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> CarbonModel:
-        """Reads what `to_bytes` wrote. Raises ValueError for anything else, and for a model of other features."""
+        """Reads what `to_bytes` wrote, also before it had a FORM: intervals then follow `unrest` alone, as they did.
+
+        Raises:
+            ValueError: It is anything else, of a later form, or of other features.
+        """
         try:
             with zipfile.ZipFile(io.BytesIO(packed)) as archive:
                 if sum(info.file_size for info in archive.infolist()) > LARGEST_BYTES:
                     raise ValueError("no carbon model: it is larger than one can be")
             with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
+                form = int(arrays["form"]) if "form" in arrays else 1
+                if form not in (1, FORM):
+                    raise ValueError(
+                        f"this carbon model is of form {form}, and {FORM} is the newest known: learn it anew"
+                    )
                 trees = Trees(**{field.name: arrays[f"trees.{field.name}"] for field in fields(Trees)})
                 found = cls(
                     trees=trees,
@@ -159,6 +195,7 @@ class CarbonModel:
                     weather=bool(arrays["weather"]),
                     hours=int(arrays["hours"]),
                     until_hour=int(arrays["until_hour"]),
+                    typical=None if form == 1 else arrays["typical"],
                 )
                 learned = tuple(arrays["names"].tolist())
         except (KeyError, OSError, TypeError, EOFError, zipfile.BadZipFile) as error:
@@ -173,10 +210,13 @@ class CarbonModel:
         width = terms(np.zeros((1, len(names(self.weather))))).shape[1]
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("centre", "scale", "weights"), (BLOCKS, width))
         shapes |= {"offset": (BLOCKS,), "share": (BLOCKS,), "errors": (BLOCKS, LEVELS.size)}
+        shapes |= {} if self.typical is None else {"typical": (BLOCKS,)}
         for name, shape in shapes.items():
             array = getattr(self, name)
             if array.shape != shape or array.dtype.kind != "f" or not np.isfinite(array).all():
                 raise ValueError(f"no carbon model: {name} is no array {shape} of finite numbers")
+        if self.typical is not None and not (self.typical > 0.0).all():
+            raise ValueError("no carbon model: typical errors are above 0")
         self.trees.check(len(names(self.weather)))
 
 
@@ -194,3 +234,20 @@ def terms(rows: Floats) -> Floats:
     weekend = (rows[:, 2:3] == 2.0) | (rows[:, 2:3] == 3.0)  # days since the epoch, a Thursday
     known = rows[:, 6:]
     return np.concatenate([rows, day, weekend, known * day[:, :1], known * day[:, 1:2]], axis=1)
+
+
+def spread(off: Floats) -> float:
+    """Returns what `unrest` is multiplied by, from (n,) recent errors in units of what is typical, NaN where unknown.
+
+    1 where they are as was expected, or where none is known; more after errors that were larger, less after smaller
+    ones. Training takes the quantiles of errors by it, so they already allow for what of it is chance.
+    """
+    size = np.minimum(np.abs(off[~np.isnan(off)]), LARGEST_ERROR)
+    return math.pow((size.sum() + STEADY) / (size.size + STEADY), FOLLOWS)
+
+
+def _back(end: int) -> tuple[Whole, Whole]:
+    """Chooses forecasts of hours before `end`, made in the RECENT ones: (n,) origins, (n,) leads."""
+    origins, leads = np.meshgrid(np.arange(max(1, end - RECENT), end, _BACK_HOURS), np.arange(LEADS), indexing="ij")
+    chosen = (origins + leads < end) & ((origins + leads) % _BACK_LEADS == 0)
+    return origins[chosen], leads[chosen]

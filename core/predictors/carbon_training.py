@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from .boosted_carbon import BLOCK, BLOCKS, LEVELS, CarbonModel, Trees, terms
+from .boosted_carbon import BLOCK, BLOCKS, LEVELS, RECENT, CarbonModel, Trees, spread, terms
 from .carbon_features import DAY, LEADS, MEMORY, Floats, Grid, Whole, features, logs, unrest
 
 LEAST_DAYS = 60  # of known hours
@@ -26,6 +26,7 @@ EVERY_HOURS = 5  # between origins: no divisor of a day, so that all hours come 
 LEADS_EACH = 24  # of the LEADS hours ahead of an origin, drawn anew for each
 HELD_OUT = 1 / 3
 _EXPORT_TOLERANCE = 1e-9
+_LEAST_ERROR = 1e-6
 
 
 class TooShort(ValueError):
@@ -37,6 +38,8 @@ class _Rows:
     rows: Floats  # as `features` gives them, all of them with a known value
     extra: Floats  # what is learned: the logarithm less the reference
     unrest: Floats
+    origins: Whole
+    hours: Whole  # that were forecast
 
 
 def fit(grid: Grid, seed: int = 0) -> CarbonModel:
@@ -55,9 +58,10 @@ def fit(grid: Grid, seed: int = 0) -> CarbonModel:
     import sklearn.ensemble  # noqa: F401  loaded before the limit, which holds only for libraries that are there
 
     with threadpool_limits(1):  # more threads wait for each other, on matrices so small
-        share, errors = _held_out(_fit(grid, first, border, seed), grid, border, seed)
+        share, typical, errors = _held_out(_fit(grid, first, border, seed), grid, border, seed)
         final = _fit(grid, first, size, seed)
-    return replace(final, share=share, errors=errors, hours=hours, until_hour=grid.first_hour + size)
+    until_hour = grid.first_hour + size
+    return replace(final, share=share, typical=typical, errors=errors, hours=hours, until_hour=until_hour)
 
 
 def _fit(grid: Grid, first: int, end: int, seed: int) -> CarbonModel:
@@ -83,7 +87,8 @@ def _described(grid: Grid, origins: Whole, leads: Whole) -> _Rows:
     rows, reference = features(grid, origins, leads)
     extra = logs(grid.carbon)[origins + leads] - reference
     known = ~np.isnan(extra)
-    return _Rows(rows[known], extra[known], unrest(grid, origins)[known])
+    hours = origins + leads
+    return _Rows(rows[known], extra[known], unrest(grid, origins)[known], origins[known], hours[known])
 
 
 def _regressions(known: _Rows) -> list[tuple[Floats, Floats, Floats, float]]:
@@ -106,20 +111,32 @@ def _regressions(known: _Rows) -> list[tuple[Floats, Floats, Floats, float]]:
     return found
 
 
-def _held_out(model: CarbonModel, grid: Grid, border: int, seed: int) -> tuple[Floats, Floats]:
-    """Returns the regression's share (BLOCKS,) and the errors' quantiles (BLOCKS, LEVELS) on hours it has not seen."""
+def _held_out(model: CarbonModel, grid: Grid, border: int, seed: int) -> tuple[Floats, Floats, Floats]:
+    """Returns what hours say that it has not seen: the regression's share (BLOCKS,), and of the errors the mean size
+    (BLOCKS,) and the quantiles (BLOCKS, LEVELS)."""
     held = _rows(grid, border - MEMORY, grid.carbon.size, seed + 1)
     line, trees = model.regress(held.rows), model.trees.predict(held.rows)
     block = held.rows[:, 0].astype(np.int64) // BLOCK
-    share, errors = np.empty(BLOCKS), np.empty((BLOCKS, LEVELS.size))
+    share, typical, off = np.empty(BLOCKS), np.empty(BLOCKS), np.empty(len(block))
     for one in range(BLOCKS):
         of_block = block == one
         apart, left = (line - trees)[of_block], (held.extra - trees)[of_block]
         power = float(apart @ apart)
         share[one] = min(1.0, max(0.0, float(apart @ left) / power)) if power > 0.0 else 0.5
-        off = (left - share[one] * apart) / held.unrest[of_block]
-        errors[one] = np.quantile(off - np.median(off), LEVELS)
-    return share, errors
+        error = (left - share[one] * apart) / held.unrest[of_block]
+        off[of_block] = error - np.median(error)
+        typical[one] = max(_LEAST_ERROR, float(np.abs(off[of_block]).mean()))
+    off /= _spreads(held, off / typical[block])
+    return share, typical, np.stack([np.quantile(off[block == one], LEVELS) for one in range(BLOCKS)])
+
+
+def _spreads(held: _Rows, off: Floats) -> Floats:
+    """Returns (n,) the `spread` of each held forecast, by those of the RECENT hours before it that were over then."""
+    origins, number = np.unique(held.origins, return_inverse=True)
+    found = np.empty(origins.size)
+    for one, at in enumerate(origins.tolist()):
+        found[one] = spread(off[(held.origins >= at - RECENT) & (held.origins < at) & (held.hours < at)])
+    return found[number]
 
 
 def _boosted(known: _Rows, seed: int) -> Trees:

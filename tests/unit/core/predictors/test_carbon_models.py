@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from core.predictors import carbon_scores, carbon_training
-from core.predictors.boosted_carbon import LEVELS, CarbonModel
+from core.predictors.boosted_carbon import LARGEST_ERROR, LEVELS, CarbonModel, spread
 from core.predictors.carbon_features import DAY, LEADS, MEMORY, WEATHER, Grid, features, names
 from core.predictors.carbon_training import TooShort, fit
 from core.predictors.seasonal import MODELS
@@ -101,6 +101,52 @@ def test_a_model_is_the_same_when_it_was_kept(model):
     known = grid(70).until(65 * DAY)
     np.testing.assert_array_equal(again.forecast(known, LEADS), model.forecast(known, LEADS))
     assert (again.hours, again.until_hour, again.weather) == (70 * DAY, FIRST + 70 * DAY, True)
+
+
+def test_a_model_keeps_its_intervals_when_an_earlier_release_stored_it(model):
+    known = grid(90, seed=5).until(80 * DAY)
+    again = CarbonModel.from_bytes(stored(model, leave_out=("form", "typical")))
+    by_unrest_alone = replace(model, typical=None).forecast(known, LEADS, (0.1, 0.9))
+    np.testing.assert_array_equal(again.forecast(known, LEADS, (0.1, 0.9)), by_unrest_alone)
+    assert CarbonModel.from_bytes(again.to_bytes()).typical is None
+    with pytest.raises(ValueError, match="is of form 3, and 2 is the newest known: learn it anew"):
+        CarbonModel.from_bytes(stored(model, form=3))
+    with pytest.raises(ValueError, match="typical errors are above 0"):
+        CarbonModel.from_bytes(replace(model, typical=np.zeros(12)).to_bytes())
+
+
+def stored(model, leave_out=(), **changed) -> bytes:
+    """What is kept of a model, but for some arrays."""
+    with np.load(io.BytesIO(model.to_bytes())) as arrays:
+        kept = {name: arrays[name] for name in arrays.files if name not in leave_out}
+    out = io.BytesIO()
+    np.savez_compressed(out, **(kept | changed))
+    return out.getvalue()
+
+
+def test_intervals_follow_the_errors_of_the_last_days_when_the_model_had_not_learned_them(model):
+    known = grid(90, seed=5)
+    wild = known.carbon.copy()
+    noise = np.random.default_rng(1).choice([0.8, 1.25], known.carbon.size)
+    wild[76 * DAY :] *= noise[76 * DAY :]
+
+    def width(of: CarbonModel, carbon) -> float:
+        low, high = of.forecast(Grid(FIRST, carbon, known.weather).until(80 * DAY), LEADS, (0.1, 0.9))
+        return float(np.log(high / low).mean())
+
+    plain = replace(model, typical=None)
+    assert width(model, wild) > 1.3 * width(plain, wild)
+    by_heart = replace(model, until_hour=FIRST + 80 * DAY)
+    assert width(by_heart, wild) == pytest.approx(width(plain, wild))
+
+
+def test_spread_is_one_when_errors_are_as_expected():
+    assert spread(np.zeros(0)) == spread(np.full(5, np.nan)) == 1.0
+    assert spread(np.array([1.0, -1.0] * 100)) == 1.0
+    many, few = (spread(np.full(n, 4.0)) for n in (5_000, 5))
+    assert 1.0 < few < 1.2 < 1.95 < many < 2.0  # the root of four
+    assert 0.0 < spread(np.zeros(5_000)) < 0.2
+    assert spread(np.full(100, 1e6)) == spread(np.full(100, LARGEST_ERROR))
 
 
 def test_bytes_are_refused_when_they_are_no_model(model):
