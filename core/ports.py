@@ -343,10 +343,17 @@ class RequestFeatures:
 class LengthProxyModel(Protocol):
     """A small transformers model that reads prompts and says how long their answers are (mu-Serve, section 3.3).
 
-    Blocks for milliseconds, so it is asked in batches and off the event loop. None: it cannot say. Raises AdapterError.
+    Blocks for milliseconds, so it is asked in batches and off the event loop.
     """
 
-    def predict(self, service: str, prompts: Sequence[str]) -> Sequence[LengthOdds | None]: ...
+    def serves(self, service: str) -> bool:
+        """Says whether it may have odds for a service, at once and from any thread."""
+
+    def predict(self, services: Sequence[str], prompts: Sequence[str]) -> Sequence[LengthOdds | None]:
+        """Returns the odds of each prompt (n,), which its service (n,) will answer; None: it cannot say.
+
+        Raises AdapterError.
+        """
 
 
 class TextTokenizer(Protocol):

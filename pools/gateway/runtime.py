@@ -172,6 +172,10 @@ class GatewayRuntime:
                 "Requests that waited for the predictor of lengths in vain.",
                 lengths.late if lengths else 0,
             ),
+            "length_answers_unread_total": (
+                "Answers of the predictor of lengths without its encoder, which was behind.",
+                lengths.unread if lengths else 0,
+            ),
             "length_asks_left_out_total": (
                 "Requests of which the predictor of lengths was not asked: it was busy, or late too often.",
                 lengths.refused if lengths else 0,

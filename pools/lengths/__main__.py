@@ -22,6 +22,7 @@ from .encoder.in_use import EncoderInUse
 from .kept_state import KeptState
 from .length_server import LengthServer, make_private
 from .predicting import Predicting
+from .reading import Reader
 
 NICENESS = 5  # gateways come first
 CANNOT_START_EXIT = 2
@@ -42,10 +43,12 @@ def main(arguments: list[str] | None = None) -> int:
         kept = KeptState(given.state)
         _warm_up()
         predictor = kept.recall(LengthPredictor.restored, LengthPredictor)
-        encoders = [] if given.data is None else [EncoderInUse(given.data)]
-        for encoder in encoders:
+        reader = None
+        if given.data is not None:
+            encoder = EncoderInUse(given.data)
             encoder.refresh()  # before anybody waits
-        asyncio.run(_serve(LengthServer(given.socket, Predicting(predictor, encoders), kept)))
+            reader = Reader(encoder)
+        asyncio.run(_serve(LengthServer(given.socket, Predicting(predictor, reader), kept)))
     except OSError as error:
         sys.stderr.write(f"lengths: {error}\n")
         return CANNOT_START_EXIT

@@ -8,8 +8,11 @@ import logging
 import os
 import stat
 import time
+from functools import partial
 from pathlib import Path
 from typing import cast
+
+from core.length_odds import LengthOdds
 
 from .kept_state import KeptState
 from .messages import Answer, Ask, BadFrame, Frames, frame, request_of
@@ -64,13 +67,13 @@ class LengthServer:
 
 
 class _Gateway(asyncio.Protocol):
-    """One gateway's connection: its requests are answered in turn, as they come."""
+    """One gateway's connection: requests are answered at once, or when the encoder has read their prompts."""
 
     def __init__(self, predicting: Predicting) -> None:
         self._predicting = predicting
         self._frames = Frames()
         self._answers: list[bytes] = []  # that are sent together
-        self._sent_s = 0.0  # monotonic
+        self._first_s = 0.0  # when the first of them was there, monotonic
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -79,16 +82,11 @@ class _Gateway(asyncio.Protocol):
         self._predicting.forget(id(self))
 
     def data_received(self, data: bytes) -> None:
-        self._sent_s = time.monotonic()
         try:
             for body in self._frames.feed(data):
                 self._take(body)
-            self._send()
         except BadFrame as error:
             log.warning("a gateway is let go: %s", error)
-            self._transport.abort()
-        if self._transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
-            log.warning("a gateway is let go: it does not read its answers")
             self._transport.abort()
 
     def _take(self, body: bytes) -> None:
@@ -97,16 +95,26 @@ class _Gateway(asyncio.Protocol):
         if not isinstance(request, Ask):
             self._predicting.learn(id(self), request)
         elif time.monotonic() < request.until_s:  # else work on it would make the next ones late, too
-            odds = self._predicting.ask(id(self), request)
-            self._answers.append(frame(Answer(request.number, odds)))
-            if time.monotonic() > self._sent_s + TOGETHER_S:
-                self._send()
+            self._predicting.ask(id(self), request, partial(self._answer, request.number))
+
+    def _answer(self, number: int, odds: LengthOdds | None, unread: bool) -> None:
+        now_s = time.monotonic()
+        if not self._answers:
+            self._first_s = now_s
+            asyncio.get_running_loop().call_soon(self._send)
+        self._answers.append(frame(Answer(number, odds, unread)))
+        if now_s > self._first_s + TOGETHER_S:
+            self._send()
 
     def _send(self) -> None:
-        self._sent_s = time.monotonic()
-        if self._answers:
-            self._transport.write(b"".join(self._answers))
-            self._answers.clear()
+        """Sends the answers that are there."""
+        answers, self._answers = b"".join(self._answers), []
+        if not answers or self._transport.is_closing():
+            return
+        self._transport.write(answers)
+        if self._transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
+            log.warning("a gateway is let go: it does not read its answers")
+            self._transport.abort()
 
 
 def make_private(folder: Path) -> None:

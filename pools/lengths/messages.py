@@ -75,10 +75,11 @@ class Lesson(msgspec.Struct, frozen=True, array_like=True, tag="lesson"):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
-    """`odds` None: no predictor knows enough."""
+    """`odds` None: no predictor knows enough. `unread`: the trained encoder was behind, and was not asked."""
 
     number: int
     odds: LengthOdds | None
+    unread: bool = False
 
 
 _REQUESTS = msgspec.msgpack.Decoder(Ask | Lesson)

@@ -6,20 +6,19 @@ predictor makes of it: hashed features, from which no text can be read.
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from core.length_odds import LengthOdds
-from core.ports import AdapterError, LengthProxyModel, RequestFeatures
+from core.ports import RequestFeatures
 from core.predictors.text_predictor import MEMORY
 
 from .messages import Ask, Lesson, features_of
-
-log = logging.getLogger(__name__)
+from .reading import Reader, Then
 
 MOST_OPEN = 8_192  # requests that have not ended, of all gateways; of more, the oldest teach nothing
 
@@ -57,24 +56,24 @@ class _Open(NamedTuple):
 
 
 class Predicting:
-    """All predictors of a process: the memory of prompts answers, else the first of `models` that can, else the words.
+    """All predictors of a process: the memory of prompts answers, else the encoder if it is in time, else the words.
 
     Where others have answered a prompt, what they took says more than any reading of it: 0.59 of the answers in
     docs/predictors.md are in the right fifth, by a small encoder 0.3.
 
     Args:
         predictor: Learns from every lesson, whoever has answered.
-        models: Trained ones that read texts, in order of trust.
+        reader: Of a trained encoder; None: there is none.
     """
 
-    def __init__(self, predictor: TextPredictor, models: Sequence[LengthProxyModel] = ()) -> None:
+    def __init__(self, predictor: TextPredictor, reader: Reader | None = None) -> None:
         self._predictor = predictor
-        self._models = models
+        self._reader = reader
         self._open: OrderedDict[tuple[Hashable, int], _Open] = OrderedDict()
         self.lessons = 0
 
-    def ask(self, gateway: Hashable, ask: Ask) -> LengthOdds | None:
-        """Returns what is predicted; None: nobody knows enough. Takes as long as the predictors do.
+    def ask(self, gateway: Hashable, ask: Ask, then: Then) -> None:
+        """Calls `then` with what is predicted, at once or when the encoder has read the prompt.
 
         Args:
             gateway: Whose numbers the ask's is one of.
@@ -84,17 +83,11 @@ class Predicting:
         if len(self._open) > MOST_OPEN:
             self._open.popitem(last=False)
         learned = self._predictor.predict(ask.service, ask.tenant_id, seen, ask.prompt_tokens, features)
-        if learned is not None and learned.predictor == MEMORY:
-            return learned
-        for model in self._models:
-            try:
-                (odds,) = model.predict(ask.service, ["\n".join(ask.texts)])
-            except AdapterError as error:
-                log.warning("a trained predictor fails, and the next one is asked: %s", error)
-                continue
-            if odds is not None:
-                return odds
-        return learned
+        remembered = learned is not None and learned.predictor == MEMORY
+        if remembered or self._reader is None or not self._reader.serves(ask.service):
+            then(learned, unread=False)
+            return
+        self._reader.read(ask.service, "\n".join(ask.texts), ask.until_s, partial(_else, learned, then))
 
     def learn(self, gateway: Hashable, lesson: Lesson) -> None:
         """Takes in how a request ended; one whose features are not kept any more teaches nothing."""
@@ -115,3 +108,8 @@ class Predicting:
     def state(self) -> dict[str, np.ndarray]:
         """Returns a copy of what has been learned, which does not change while it is written."""
         return {name: np.array(values) for name, values in self._predictor.state().items()}
+
+
+def _else(learned: LengthOdds | None, then: Then, odds: LengthOdds | None, unread: bool) -> None:
+    """Puts what was learned from words in the place of odds that the encoder does not give."""
+    then(learned if odds is None else odds, unread=unread)

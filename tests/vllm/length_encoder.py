@@ -20,6 +20,7 @@ from pools.lengths.encoder.training_data import BadData, LengthData, read
 
 WORDS = 512
 PROMPTS = ["one", "two words " * 200, ""]
+ANY = ["any"] * len(PROMPTS)  # services
 SHAPE = {
     "vocab_size": WORDS,
     "hidden_size": 32,
@@ -49,8 +50,8 @@ def train(encoder: Path, preset: str, rows: LengthData, out: Path) -> dict[str, 
     options = TrainingOptions(preset, encoder, 0, 1)
     made = build(rows, ("prompt", "tokens"), options, "int8", out, lambda *_: None, lambda _: None)
     served = EncoderPredictor.load(out)
-    together = [odds.probabilities for odds in served.predict("any", PROMPTS) if odds is not None]
-    alone = [odds.probabilities for prompt in PROMPTS for odds in served.predict("any", [prompt]) if odds is not None]
+    together = [odds.probabilities for odds in served.predict(ANY, PROMPTS) if odds is not None]
+    alone = [odds.probabilities for prompt in PROMPTS for odds in served.predict(ANY[:1], [prompt]) if odds is not None]
     return {
         "kind": made.encoder,
         "chunks": made.max_chunks,
@@ -71,7 +72,7 @@ def interrupted(encoder: Path, rows: LengthData, out: Path) -> dict[str, Any]:
     said: list[str] = []
     options = TrainingOptions("bert", encoder, 0, 5)
     made = build(rows, ("prompt", "tokens"), options, "float32", out, stop, said.append)
-    served = len(EncoderPredictor.load(out).predict("any", PROMPTS))
+    served = len(EncoderPredictor.load(out).predict(ANY, PROMPTS))
     return {"epochs": made.training.epochs, "said": said[-1], "served": served}
 
 

@@ -12,7 +12,7 @@ from pools.lengths.encoder.in_use import EncoderInUse
 def main(data_folder: Path, prompts: list[str]) -> None:
     encoder = EncoderInUse(data_folder)
     encoder.refresh()
-    named = [odds and odds.most_probable() for odds in encoder.predict("any", prompts)]
+    named = [odds and odds.most_probable() for odds in encoder.predict(["any"] * len(prompts), prompts)]
     print(json.dumps({"classes": named, "torch": "torch" in sys.modules, "fault": encoder.fault}))
 
 

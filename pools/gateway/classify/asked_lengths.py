@@ -48,7 +48,7 @@ class LengthAsker:
     """
 
     def __init__(self, socket: Path, budget_s: float = BUDGET_S) -> None:
-        self.answered = self.late = self.refused = 0
+        self.answered = self.late = self.refused = self.unread = 0
         self._socket = str(socket)
         self._budget_s = budget_s
         self._lessons = TokenBucket(LESSONS_PER_S, LESSONS_AT_ONCE)
@@ -124,8 +124,9 @@ class LengthAsker:
             connection.abort()
         log.warning("the predictor of lengths is gone: answers' lengths are predicted without it")
 
-    def _heard(self) -> None:
+    def _heard(self, unread: bool) -> None:
         self.answered += 1
+        self.unread += unread
         self._late_in_a_row = 0
 
     def _give_up(self, asked: Asked) -> None:
@@ -142,10 +143,10 @@ class _Connection(asyncio.Protocol):
     """A connection to the process. `lost` is done when it is over; whoever waits for an answer then gets none.
 
     Args:
-        heard: Called for each answer that came in time.
+        heard: Called for each answer that came in time, with whether the encoder was too far behind for it.
     """
 
-    def __init__(self, heard: Callable[[], None]) -> None:
+    def __init__(self, heard: Callable[[bool], None]) -> None:
         self._heard = heard
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting: dict[int, asyncio.Future[LengthOdds | None]] = {}
@@ -185,7 +186,7 @@ class _Connection(asyncio.Protocol):
                 answer = self._waiting.get(found.number)
                 if answer is not None and not answer.done():  # else it came too late
                     answer.set_result(found.odds)
-                    self._heard()
+                    self._heard(found.unread)
         except BadFrame as error:
             log.warning("the predictor of lengths is let go: %s", error)
             self.abort()

@@ -21,7 +21,8 @@ class EncoderInUse:
     """A LengthProxyModel of whichever version is in use; of none it says nothing.
 
     Each question looks whether another was put into use, which costs microseconds; the first that finds one waits for
-    the seconds that loading it takes. Where that cannot be loaded, the one before goes on, and `fault` says why.
+    the seconds that loading it takes. Where that cannot be loaded, the one before goes on, and `fault` says why. Only
+    `serves` may be asked by another thread at the same time.
     """
 
     def __init__(self, data_folder: Path, threads: int = 1) -> None:
@@ -49,10 +50,16 @@ class EncoderInUse:
             self.fault = str(error)
             logger.warning("the encoder that is in use cannot be loaded: %s", error)
 
-    def predict(self, service: str, prompts: Sequence[str]) -> Sequence[LengthOdds | None]:
+    def serves(self, service: str) -> bool:
+        """Says whether the version in use serves a service; of one that is yet to be loaded that it may."""
+        if self._mark() != self._seen:
+            return True
+        return self._loaded is not None and self._loaded.serves(service)
+
+    def predict(self, services: Sequence[str], prompts: Sequence[str]) -> Sequence[LengthOdds | None]:
         """Asks the version in use. Raises PermanentError."""
         self.refresh()
-        return [None] * len(prompts) if self._loaded is None else self._loaded.predict(service, prompts)
+        return [None] * len(prompts) if self._loaded is None else self._loaded.predict(services, prompts)
 
     def embed(self, prompts: Sequence[str]) -> Floats | None:
         """Returns (n, d) embeddings of length 1; None: no version is in use. Raises PermanentError."""

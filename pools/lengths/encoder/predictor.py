@@ -33,7 +33,7 @@ class Session(Protocol):
 class EncoderPredictor:
     """A LengthProxyModel of one version. Blocks for some milliseconds a prompt, on `threads` threads.
 
-    `services` None: it says something of all; else None of the others.
+    `services` None: it serves all.
     """
 
     def __init__(
@@ -56,14 +56,19 @@ class EncoderPredictor:
         _check_shapes(model, folder / MODEL, tokens, manifest.classes - 1, manifest.width)
         return cls(model, tokens, Classes(manifest.borders, manifest.tail_tokens), services)
 
-    def predict(self, service: str, prompts: Sequence[str]) -> Sequence[LengthOdds | None]:
-        """Returns the odds of each prompt's classes of lengths, None for all where it knows no such service.
+    def serves(self, service: str) -> bool:
+        return self._services is None or service in self._services
+
+    def predict(self, services: Sequence[str], prompts: Sequence[str]) -> Sequence[LengthOdds | None]:
+        """Returns the odds of each prompt's classes of lengths; None where it does not serve the prompt's service.
 
         Raises PermanentError.
         """
-        if self._services is not None and service not in self._services:
-            return [None] * len(prompts)
-        return [self._odds(row) for row in self._run(EXCEEDS, prompts)]
+        found: list[LengthOdds | None] = [None] * len(prompts)
+        rows = [row for row, service in enumerate(services) if self.serves(service)]
+        for row, exceeds in zip(rows, self._run(EXCEEDS, [prompts[row] for row in rows]), strict=True):
+            found[row] = self._odds(exceeds)
+        return found
 
     def embed(self, prompts: Sequence[str]) -> Floats:
         """Returns (n, d) embeddings of length 1, whose products are cosines. Raises PermanentError."""

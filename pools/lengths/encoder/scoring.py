@@ -19,7 +19,7 @@ _TIMED = 200  # prompts
 
 def score(predictor: EncoderPredictor, classes: Classes, train_tokens: Ints, test: LengthData) -> EncoderScores:
     """Scores a predictor of all services. The class it names is its most probable one, the length its median."""
-    odds = [one for one in predictor.predict("", test.prompts) if one is not None]
+    odds = [one for one in predictor.predict([""] * len(test.prompts), test.prompts) if one is not None]
     p50_ms, p99_ms = _latency(predictor, test.prompts)
     return _scores(odds, classes, train_tokens, test.tokens, p50_ms, p99_ms)
 
@@ -44,10 +44,10 @@ def _scores(
 
 def _latency(predictor: EncoderPredictor, prompts: Sequence[str]) -> tuple[float, float]:
     """Returns the median and the 99th percentile of milliseconds that one prompt takes, alone on one core."""
-    predictor.predict("", prompts[:5])
+    predictor.predict([""] * len(prompts[:5]), prompts[:5])
     times = []
     for prompt in prompts[:_TIMED]:
         begun = time.perf_counter()
-        predictor.predict("", [prompt])
+        predictor.predict([""], [prompt])
         times.append(1e3 * (time.perf_counter() - begun))
     return float(np.quantile(times, 0.5)), float(np.quantile(times, 0.99))

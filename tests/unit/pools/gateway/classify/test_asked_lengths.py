@@ -15,9 +15,11 @@ from pools import wire
 from pools.gateway.classify import asked_lengths
 from pools.gateway.classify.asked_lengths import LengthAsker
 from pools.gateway.classify.classifier import Classifier
+from pools.lengths import reading
 from pools.lengths.kept_state import KeptState
 from pools.lengths.length_server import LengthServer, make_private
 from pools.lengths.predicting import Predicting
+from tests.fakes.encoder import FakeEncoder
 from tests.fakes.text_predictor import FakeTextPredictor, odds_of
 from tests.unit.pools.gateway.classify.test_classifier import ASKED, SERVICE, ended
 from tests.unit.pools.gateway.conftest import until
@@ -36,9 +38,9 @@ class House:
         self.stop: asyncio.Event | None = None
         self.serving: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
+    async def start(self, reader: reading.Reader | None = None) -> None:
         self.stop = asyncio.Event()
-        server = LengthServer(self.folder / "s", Predicting(self.predictor), KeptState(self.folder))
+        server = LengthServer(self.folder / "s", Predicting(self.predictor, reader), KeptState(self.folder))
         self.serving = asyncio.ensure_future(server.serve(self.stop))
         await until(lambda: self.asker.connected)
 
@@ -68,6 +70,22 @@ async def test_answers_are_of_their_asks_however_many_are_on_their_way(house: Ho
     found = await asyncio.gather(*(house.said("x" * size) for size in range(1, 10)))
     assert found == [*(odds_of(20 * size) for size in range(1, 9)), None]
     assert (house.asker.answered, house.asker.late) == (9, 0)
+
+
+async def test_what_waits_is_read_together_and_what_an_encoder_that_is_behind_leaves_is_counted(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = FakeEncoder(odds_of(300, "encoder"))
+    encoder.goes_on.clear()
+    monkeypatch.setattr(reading, "START_S", 0.35)  # five prompts in the budget
+    house.asker._budget_s = 2.0
+    await house.start(reading.Reader(encoder))
+    house.predictor.known = dict.fromkeys(range(1, 21), 60)
+    asked = asyncio.gather(*(house.said("x" * size) for size in range(1, 21)))
+    await until(lambda: house.asker.unread == 15)
+    encoder.goes_on.set()
+    assert await asked == [*[odds_of(300, "encoder")] * 5, *[odds_of(60)] * 15]
+    assert (house.asker.answered, house.asker.unread, house.asker.late) == (20, 15, 0)
 
 
 async def test_nobody_is_asked_while_there_is_no_process_and_again_when_there_is(house: House) -> None:

@@ -34,7 +34,7 @@ def predictor(model=None, services=None):
 
 
 def test_probabilities_of_classes_are_those_between_borders():
-    (found,) = predictor().predict("chat", ["xxxxxxx"])  # ten tokens
+    (found,) = predictor().predict(["chat"], ["xxxxxxx"])  # ten tokens
     assert found.predictor == "encoder"
     assert found.borders == (10, 100)
     assert found.probabilities == pytest.approx((0.5, 0.25, 0.25))
@@ -42,15 +42,21 @@ def test_probabilities_of_classes_are_those_between_borders():
 
 def test_rows_come_in_the_order_of_prompts():
     prompts = ["x" * length for length in (12, 1, 15, 3, 8)] * 8  # more than one batch
-    longest = [one.probabilities[-1] for one in predictor().predict("chat", prompts)]
-    alone = [predictor().predict("chat", [prompt])[0].probabilities[-1] for prompt in prompts[:5]]
+    longest = [one.probabilities[-1] for one in predictor().predict(["chat"] * len(prompts), prompts)]
+    alone = [predictor().predict(["chat"], [prompt])[0].probabilities[-1] for prompt in prompts[:5]]
     assert sorted(range(5), key=longest.__getitem__) == sorted(range(5), key=alone.__getitem__) == [1, 3, 4, 0, 2]
-    assert predictor().predict("chat", []) == []
+    assert predictor().predict([], []) == []
 
 
 def test_service_that_it_was_not_trained_for_gets_nothing():
-    assert predictor(services=("chat",)).predict("code", ["x"]) == [None]
-    assert predictor(services=("chat",)).predict("chat", ["x"]) != [None]
+    own = predictor(services=("chat",))
+    assert [own.serves(service) for service in ("chat", "code")] == [True, False]
+    assert own.predict(["code"], ["x"]) == [None]
+    assert own.predict(["code", "chat", "code"], ["x", "xxxxxxx", "x"]) == [
+        None,
+        *predictor().predict(["chat"], ["xxxxxxx"]),
+        None,
+    ]
 
 
 def test_embeddings_have_length_one():
@@ -59,7 +65,7 @@ def test_embeddings_have_length_one():
 
 def test_model_that_says_no_numbers_raises():
     with pytest.raises(PermanentError, match="the encoder fails"):
-        predictor(FakeModel(scale=float("nan"))).predict("chat", ["x"])
+        predictor(FakeModel(scale=float("nan"))).predict(["chat"], ["x"])
 
 
 @pytest.fixture
@@ -78,15 +84,18 @@ def loads(monkeypatch):
 def test_what_is_put_into_use_is_loaded_once_and_what_is_taken_out_says_nothing(tmp_path, loads):
     versions, encoder = Versions(tmp_path), EncoderInUse(tmp_path)
     publish(versions), publish(versions)
-    assert (encoder.predict("chat", ["x"]), encoder.embed(["x"]), encoder.used) == ([None], None, None)
+    assert (encoder.predict(["chat"], ["x"]), encoder.embed(["x"]), encoder.used) == ([None], None, None)
+    assert not encoder.serves("chat")
     versions.use("chat", 1, ("chat",))
-    assert encoder.predict("chat", ["x"])[0] is not None
+    assert encoder.serves("code"), "what it serves is not known yet"
+    assert encoder.predict(["chat"], ["x"])[0] is not None
     versions.use("chat", 2, ("chat",))
     assert encoder.embed(["x"]).shape == (1, 4)
-    assert encoder.predict("code", ["x"]) == [None]
+    assert encoder.predict(["code"], ["x"]) == [None]
+    assert [encoder.serves(service) for service in ("chat", "code")] == [True, False]
     assert loads == [("chat", 1), ("chat", 2)]
     versions.off()
-    assert (encoder.predict("chat", ["x"]), encoder.used, encoder.fault) == ([None], None, "")
+    assert (encoder.predict(["chat"], ["x"]), encoder.used, encoder.fault) == ([None], None, "")
 
 
 def test_version_that_cannot_be_loaded_leaves_the_one_before_and_says_why(tmp_path, loads, caplog):
@@ -95,7 +104,7 @@ def test_version_that_cannot_be_loaded_leaves_the_one_before_and_says_why(tmp_pa
     versions.use("chat")
     encoder.refresh()
     versions.pointer.write_bytes(b"broken")
-    assert encoder.predict("chat", ["x"]) != [None]
+    assert encoder.predict(["chat"], ["x"]) != [None]
     assert encoder.used.version == 1
     assert "in_use.json cannot be read" in encoder.fault
     assert encoder.fault in caplog.text
