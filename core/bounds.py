@@ -38,6 +38,8 @@ _BY_NAME: Mapping[str, Bound] = {
     "pue": PUE,
     "pue.value": PUE,
     "power_cap_w": Bound(0.0, 1e10),  # of a site
+    "latitude": Bound(-90.0, 90.0),
+    "longitude": Bound(-180.0, 180.0),
     "tdp_w": Bound(0.0, 20_000.0),  # of one GPU; a superchip has 2,700
     "idle_w": Bound(0.0, 20_000.0),
     "max_rps": Bound(0.0, 100_000.0),  # of one instance

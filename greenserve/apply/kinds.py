@@ -105,7 +105,7 @@ _ALL = (
         ("name",),
         _fields(
             "name:text! label:text! rank:whole grid_zone:text! market:text time_zone:text currency:text pue:number"
-            " power_cap_w:number?"
+            " power_cap_w:number? latitude:number? longitude:number?"
         ),
     ),
     Kind("clusters", "cluster", ("site", "name"), _fields("site:name=sites! name:text!")),

@@ -1630,6 +1630,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         grid_zone: The carbon feeds' name of the grid zone, for example DE.
         market: Market that its contracts for electricity must be from, for example AIB; empty: not declared.
         time_zone: IANA name, for example Europe/Berlin.
+        latitude: Degrees north of the equator, for its weather, for example 39.04; empty: unknown.
+        longitude: Degrees east of Greenwich, west is negative, for example -77.49; empty: unknown.
         pue: Power usage effectiveness; the default is Uptime Institute's mean of 2025.
         power_cap_w: Cap on the site's power in watts; empty: none.
     """
@@ -1642,6 +1644,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     grid_zone: str
     market: str
     time_zone: str
+    latitude: float | None
+    longitude: float | None
     currency: str
     pue: float
     power_cap_w: float | None
@@ -2949,6 +2953,8 @@ class NewSite(TypedDict, total=False):
         grid_zone: The carbon feeds' name of the grid zone, for example DE.
         market: Market that its contracts for electricity must be from, for example AIB; empty: not declared.
         time_zone: IANA name, for example Europe/Berlin.
+        latitude: Degrees north of the equator, for its weather, for example 39.04; empty: unknown.
+        longitude: Degrees east of Greenwich, west is negative, for example -77.49; empty: unknown.
         pue: Power usage effectiveness; the default is Uptime Institute's mean of 2025.
         power_cap_w: Cap on the site's power in watts; empty: none.
     """
@@ -2959,6 +2965,8 @@ class NewSite(TypedDict, total=False):
     grid_zone: Required[str]
     market: str
     time_zone: str
+    latitude: float | None
+    longitude: float | None
     currency: str
     pue: float
     power_cap_w: float | None
@@ -3308,6 +3316,8 @@ class SiteChanges(TypedDict, total=False):
         grid_zone: The carbon feeds' name of the grid zone, for example DE.
         market: Market that its contracts for electricity must be from, for example AIB; empty: not declared.
         time_zone: IANA name, for example Europe/Berlin.
+        latitude: Degrees north of the equator, for its weather, for example 39.04; empty: unknown.
+        longitude: Degrees east of Greenwich, west is negative, for example -77.49; empty: unknown.
         pue: Power usage effectiveness; the default is Uptime Institute's mean of 2025.
         power_cap_w: Cap on the site's power in watts; empty: none.
     """
@@ -3318,6 +3328,8 @@ class SiteChanges(TypedDict, total=False):
     grid_zone: str
     market: str
     time_zone: str
+    latitude: float | None
+    longitude: float | None
     currency: str
     pue: float
     power_cap_w: float | None

@@ -28,6 +28,16 @@ class Site(models.Model):
         help_text="Market that its contracts for electricity must be from, for example AIB; empty: not declared.",
     )
     time_zone = models.CharField(max_length=60, default="UTC", help_text="IANA name, for example Europe/Berlin.")
+    latitude = models.FloatField(
+        null=True,
+        blank=True,
+        help_text="Degrees north of the equator, for its weather, for example 39.04; empty: unknown.",
+    )
+    longitude = models.FloatField(
+        null=True,
+        blank=True,
+        help_text="Degrees east of Greenwich, west is negative, for example -77.49; empty: unknown.",
+    )
     pue = models.FloatField(
         default=1.54,
         validators=[MinValueValidator(1.0), MaxValueValidator(PUE_MOST)],
@@ -50,6 +60,11 @@ class Site(models.Model):
                 condition=Q(power_cap_w__isnull=True) | Q(power_cap_w__gt=0), name="site_power_cap_positive"
             ),
             models.CheckConstraint(condition=Q(currency__regex=r"^[A-Z]{3}$"), name="site_currency_iso4217"),
+            models.CheckConstraint(
+                condition=Q(latitude__isnull=True, longitude__isnull=True)
+                | Q(latitude__isnull=False, longitude__isnull=False),
+                name="site_latitude_with_longitude",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -110,7 +110,7 @@ _ALL = (
         "site",
         (
             Group("What it is called", ("name", "label", "rank")),
-            Group("Where it is", ("grid_zone", "market", "time_zone", "currency")),
+            Group("Where it is", ("grid_zone", "market", "time_zone", "latitude", "longitude", "currency")),
             Group("Power", ("pue", "power_cap_w")),
         ),
         columns=("name", "label", "grid_zone", "pue", "power_cap_w"),

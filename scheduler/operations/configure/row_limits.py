@@ -87,8 +87,20 @@ def _broken(row: Model, constraint: CheckConstraint) -> Iterator[tuple[str, str]
     if broken:
         yield from broken.items()
         return
+    if lone := _without_others(row, leaves):
+        yield from lone.items()
+        return
     names = ", ".join(dict.fromkeys(name for name, _, _ in leaves)) or constraint.name
     yield "", f"{names} do not go together"
+
+
+def _without_others(row: Model, leaves: Iterable[tuple[str, str, Any]]) -> dict[str, str]:
+    """Says of fields that are given all or none which are missing; empty where the constraint is of another form."""
+    if any(lookup != "isnull" for _, lookup, _ in leaves) or {bool(limit) for _, _, limit in leaves} != {True, False}:
+        return {}
+    given = {name: getattr(row, name, None) is not None for name, _, _ in leaves}
+    there = ", ".join(name for name, known in given.items() if known)
+    return {name: f"is needed with {there}: give all or none" for name, known in given.items() if not known}
 
 
 def _leaves(condition: Q) -> Iterator[tuple[str, str, Any]]:

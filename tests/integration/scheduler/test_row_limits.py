@@ -23,6 +23,15 @@ pytestmark = pytest.mark.django_db  # PostgreSQL judges them
         (Site(pue=1.2, currency="USD"), {}),
         (Site(pue=1.2, currency="USD", power_cap_w=-5.0), {"power_cap_w": ["must be above 0"]}),
         (Site(pue=0.2, currency="eu"), {"pue": ["must be at least 1"], "currency": ["must be three capital letters"]}),
+        (Site(pue=1.2, currency="USD", latitude=0.0, longitude=-180.0), {}),
+        (
+            Site(pue=1.2, currency="USD", latitude=39.0),
+            {"longitude": ["is needed with latitude: give all or none"]},
+        ),
+        (
+            Site(pue=1.2, currency="USD", latitude=90.1, longitude=-180.1),
+            {"latitude": ["must be at most 90"], "longitude": ["must be at least -180"]},
+        ),
         (Gpu(min_mhz=500, max_mhz=200, memory_gb=80, tdp_w=700), {"max_mhz": ["must be at least min_mhz"]}),
         (Service(expected_rps=1.0, expected_prompt_tokens=5), {"expected_output_tokens": ["is needed here: above 0"]}),
         (

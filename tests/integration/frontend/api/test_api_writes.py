@@ -174,6 +174,8 @@ def test_each_error_names_its_field_and_what_would_do(api):
         ("POST", "sites/", {**SITE, "power_cap_w": -5}, "power_cap_w", "must be above 0"),
         ("POST", "sites/", {**SITE, "pue": 1e30}, "pue", "less than or equal to 10"),
         ("POST", "sites/", {**SITE, "power_cap_w": 1e12}, "power_cap_w", "must be at most 1e+10"),
+        ("POST", "sites/", {**SITE, "latitude": 59.9}, "longitude", "is needed with latitude"),
+        ("POST", "sites/", {**SITE, "latitude": 95, "longitude": 10}, "latitude", "must be at most 90"),
         *(
             ("POST", "slos/", {"service": "llama3-70b", "kind": "e2e", "objective_s": value}, "objective_s", words)
             for value, words in ((1e9, "must be at most 86,400"), (-1, "must be above 0"))
