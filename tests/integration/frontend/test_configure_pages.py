@@ -79,7 +79,8 @@ def test_a_warning_is_shown_first_when_a_row_is_stored(service, admin_client):
     site = Site.objects.exclude(clusters=None).first()
     url = reverse("configure-edit", args=["sites", site.pk])
     form = admin_client.get(url).context["form"]
-    data = {name: form[name].value() for name in form.fields} | {"power_cap_w": "5"}
+    data = {name: "" if (value := form[name].value()) is None else value for name in form.fields}
+    data["power_cap_w"] = "5"
     shown = admin_client.post(url, data)
     assert "when idle" in shown.content.decode()
     assert Site.objects.get(pk=site.pk).power_cap_w is None
