@@ -10,6 +10,7 @@ J_PER_WH = 3_600.0
 J_PER_KWH = 3_600_000.0
 G_PER_LB = 453.59237
 G_PER_KG = 1_000.0
+ZERO_CELSIUS_K = 273.15
 
 
 def j_to_wh(energy_j: float) -> float:
@@ -50,3 +51,8 @@ def nano_per_uj(price_per_kwh: float, pue: float = 1.0) -> float:
 def nano_per_gpu_us(rate_per_gpu_hour: float) -> float:
     """Returns the billionths of a currency unit for each microsecond of one GPU."""
     return rate_per_gpu_hour / 3.6
+
+
+def celsius_to_k(temperature_c: float) -> float:
+    """Converts degrees Celsius to kelvins."""
+    return temperature_c + ZERO_CELSIUS_K

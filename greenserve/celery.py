@@ -63,6 +63,7 @@ def _beat(sender: Celery, **_: Any) -> None:
         ("settle ledger", "telemetry.tasks.settle_ledger", 60.0),
         ("restate ledger", "telemetry.tasks.restate_ledger", 3600.0),
         ("refresh carbon feeds", "telemetry.tasks.refresh_carbon_feeds", settings.GREENSERVE_CARBON_TICK_S),
+        ("refresh weather", "telemetry.tasks.refresh_weather", settings.GREENSERVE_WEATHER_TICK_S),
         ("record load", "telemetry.tasks.record_load", 60.0),
         ("score forecasts", "telemetry.tasks.score_forecasts", 120.0),
         ("calibrate engines", "telemetry.tasks.calibrate_engines", 30.0),

@@ -274,6 +274,12 @@ GREENSERVE_CARBON_PROVIDERS = {
     "eia": "telemetry.providers.eia.EiaProvider",
     "static_csv": "telemetry.providers.static_csv.StaticCsvProvider",
 }
+GREENSERVE_WEATHER_REFRESH_S = 3_600.0  # of a weather feed that does not say otherwise
+GREENSERVE_WEATHER_TICK_S = 300.0  # so often beat looks which weather feeds are due
+GREENSERVE_WEATHER_PROVIDERS = {
+    "open_meteo": "telemetry.weather.open_meteo.OpenMeteoProvider",
+    "weather_csv": "telemetry.weather.weather_csv.WeatherCsvProvider",
+}
 GREENSERVE_FEEDS_DIR = ENV.feeds_dir or ENV.var_dir / "feeds"  # the only files that feeds read
 GREENSERVE_CARBON_HOSTS = ENV.carbon_hosts
 GREENSERVE_WORKER_HOSTS = ENV.worker_hosts

@@ -27,6 +27,7 @@ class Lock(StrEnum):
     ALERTS = "telemetry.alerts"
     NOTICES = "telemetry.notices"
     FEEDS = "telemetry.feeds"
+    WEATHER = "telemetry.weather"
     REGISTERED_ENGINES = "telemetry.registered_engines"
     PLACEMENT = "scheduler.placement"
     SERVERS = "scheduler.servers"

@@ -26,6 +26,7 @@ from telemetry.models.demand import KEPT_S
 from telemetry.reports.tasks import make_report as make_report
 from telemetry.reports.tasks import make_scheduled_reports as make_scheduled_reports
 from telemetry.storage import time_partitions
+from telemetry.weather import weather_feeds
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,12 @@ def refresh_carbon_feeds() -> int:
 
 
 @shared_task
+def refresh_weather() -> int:
+    """Asks the weather feeds whose time has come, for a limited time at once."""
+    return len(weather_feeds.poll(timezone.now()))
+
+
+@shared_task
 def record_load() -> int:
     """Counts the load of the steps that are over, and forgets sketches that no loop reads any more."""
     now = timezone.now()
@@ -114,6 +121,7 @@ def keep_partitions() -> list[str]:
     IngestedBatches.objects.filter(received_at__lt=now - BATCH_MEMORY).delete()
     dead_rows.forget(now)
     feeds.forget(now - timedelta(days=settings.GREENSERVE_FORECAST_RETENTION_DAYS))
+    weather_feeds.forget(now)
     dropped = time_partitions.keep(settings.GREENSERVE_SAMPLE_RETENTION_DAYS, now)
     return dropped + sample_rollups.drop_old(settings.GREENSERVE_MINUTE_RETENTION_DAYS, now)
 

@@ -41,7 +41,16 @@ AREAS = (
     ),
     (
         "Carbon and prices",
-        ("feeds", "tariffs", "gpu-rates", "pues", "embodied-factors", "instruments", "instrument-hours"),
+        (
+            "feeds",
+            "weather-feeds",
+            "tariffs",
+            "gpu-rates",
+            "pues",
+            "embodied-factors",
+            "instruments",
+            "instrument-hours",
+        ),
     ),
     ("Reports", ("budgets", "report-schedules")),
 )

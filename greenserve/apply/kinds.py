@@ -218,6 +218,12 @@ _ALL = (
         ),
     ),
     Kind(
+        "weather-feeds",
+        "weather feed",
+        ("site",),
+        _fields("site:name=sites! provider:text! refresh_s:number? config:object source:text"),
+    ),
+    Kind(
         "tariffs",
         "tariff",
         ("site", "valid_from", "version"),

@@ -2038,6 +2038,31 @@ class ValidationResult(msgspec.Struct, frozen=True, kw_only=True):
     consequences: tuple[Consequence, ...]
 
 
+class WeatherFeed(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider of a site's weather, for forecasts of its carbon. Without one nobody is asked.
+
+    Attributes:
+        provider: open_meteo, or weather_csv for a file.
+        refresh_s: Seconds between two calls; blank: an hour.
+        source: Whose data it is, shown beside it.
+        failures: In a row.
+    """
+
+    id: int
+    url: str
+    site: str
+    provider: str
+    refresh_s: float | None
+    config: dict[str, Any]
+    source: str
+    last_tried_at: Time | None
+    last_ok_at: Time | None
+    last_error: str
+    last_error_at: Time | None
+    failures: int
+    etag: str
+
+
 class ApplyStudy(TypedDict, total=False):
     """The API's apply study."""
 
@@ -3070,6 +3095,22 @@ class NewTrial(TypedDict, total=False):
     reason: Required[str]
 
 
+class NewWeatherFeed(TypedDict, total=False):
+    """A provider of a site's weather, for forecasts of its carbon. Without one nobody is asked.
+
+    Attributes:
+        provider: open_meteo, or weather_csv for a file.
+        refresh_s: Seconds between two calls; blank: an hour.
+        source: Whose data it is, shown beside it.
+    """
+
+    site: Required[str]
+    provider: Required[str]
+    refresh_s: float | None
+    config: Mapping[str, Any]
+    source: str
+
+
 class NodeChanges(TypedDict, total=False):
     """A machine with GPUs and an agent. Its agent is started with the same name.
 
@@ -3436,6 +3477,29 @@ class TenantChanges(TypedDict, total=False):
 
 
 class TenantChange(TenantChanges):
+    """Changes of one row, in a list of them: its id, and the etag that was read."""
+
+    id: Required[int]
+    etag: Required[str]
+
+
+class WeatherFeedChanges(TypedDict, total=False):
+    """A provider of a site's weather, for forecasts of its carbon. Without one nobody is asked.
+
+    Attributes:
+        provider: open_meteo, or weather_csv for a file.
+        refresh_s: Seconds between two calls; blank: an hour.
+        source: Whose data it is, shown beside it.
+    """
+
+    site: str
+    provider: str
+    refresh_s: float | None
+    config: Mapping[str, Any]
+    source: str
+
+
+class WeatherFeedChange(WeatherFeedChanges):
     """Changes of one row, in a list of them: its id, and the etag that was read."""
 
     id: Required[int]

@@ -3723,6 +3723,96 @@ class Trials:
         )
 
 
+class WeatherFeeds:
+    """`/api/v1/weather-feeds/`"""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def change_many(self, bodies: Sequence[m.WeatherFeedChange], /) -> tuple[m.WeatherFeed, ...]:
+        """Changes several: each item has `id`, `etag` and the fields to change. All or none."""
+        return self._transport.read(Call("PATCH", "weather-feeds/", body=bodies), tuple[m.WeatherFeed, ...])
+
+    def create(self, *, idempotency_key: str | None = None, **fields: Unpack[m.NewWeatherFeed]) -> m.WeatherFeed:
+        """Makes one, or each of a list: all or none."""
+        return self._transport.read(
+            Call("POST", "weather-feeds/", body=fields, key=new_key(idempotency_key)), m.WeatherFeed
+        )
+
+    def create_many(
+        self, bodies: Sequence[m.NewWeatherFeed], /, *, idempotency_key: str | None = None
+    ) -> tuple[m.WeatherFeed, ...]:
+        """Makes one, or each of a list: all or none."""
+        return self._transport.read(
+            Call("POST", "weather-feeds/", body=bodies, key=new_key(idempotency_key)), tuple[m.WeatherFeed, ...]
+        )
+
+    def list(
+        self,
+        *,
+        ordering: Literal["provider", "-provider", "source", "-source", "id", "-id"] | None = None,
+        provider: str | None = None,
+        site: str | None = None,
+        source: str | None = None,
+        page_size: int = PAGE_SIZE,
+    ) -> Rows[m.WeatherFeed]:
+        """Returns the rows, a page at a time. A provider of a site's weather, for forecasts of its carbon. Without
+        one nobody is asked.
+
+        Args:
+            ordering: The field to order by; with a minus the largest first.
+            provider: open_meteo, or weather_csv for a file.
+            source: Whose data it is, shown beside it.
+        """
+        return Rows(
+            self._transport,
+            Call(
+                "GET",
+                "weather-feeds/",
+                {"ordering": ordering, "provider": provider, "site": site, "source": source, "limit": page_size},
+            ),
+            m.WeatherFeed,
+        )
+
+    def validate(self, **fields: Unpack[m.NewWeatherFeed]) -> m.ValidationResult:
+        """Returns the consequences of making this; nothing is stored. Of a list each is tried after those before it:
+        with `id` it is changed so, without it is made. The answer is a list of results in its order.
+        """
+        return self._transport.read(
+            Call("POST", "weather-feeds/validate/", body=fields, harmless=True), m.ValidationResult
+        )
+
+    def validate_many(
+        self, bodies: Sequence[m.NewWeatherFeed | m.WeatherFeedChange], /
+    ) -> tuple[m.ValidationResult, ...]:
+        """Returns the consequences of making this; nothing is stored. Of a list each is tried after those before it:
+        with `id` it is changed so, without it is made. The answer is a list of results in its order.
+        """
+        return self._transport.read(
+            Call("POST", "weather-feeds/validate/", body=bodies, harmless=True), tuple[m.ValidationResult, ...]
+        )
+
+    def change(self, key: str | int, /, *, etag: str, **fields: Unpack[m.WeatherFeedChanges]) -> m.WeatherFeed:
+        """Changes the fields that are sent. Of what comes in versions it enters another one (201): none is changed."""
+        return self._transport.read(
+            Call("PATCH", f"weather-feeds/{key_segment(key)}/", body=fields, etag=etag), m.WeatherFeed
+        )
+
+    def delete(self, key: str | int, /, *, etag: str) -> None:
+        """Deletes it. 409 where something else rests on it, which the answer names."""
+        self._transport.send(Call("DELETE", f"weather-feeds/{key_segment(key)}/", etag=etag))
+
+    def get(self, key: str | int, /) -> m.WeatherFeed:
+        """Returns one. A provider of a site's weather, for forecasts of its carbon. Without one nobody is asked."""
+        return self._transport.read(Call("GET", f"weather-feeds/{key_segment(key)}/"), m.WeatherFeed)
+
+    def validate_change(self, key: str | int, /, **fields: Unpack[m.WeatherFeedChanges]) -> m.ValidationResult:
+        """Returns the consequences of changing it in this way; nothing is stored."""
+        return self._transport.read(
+            Call("POST", f"weather-feeds/{key_segment(key)}/validate/", body=fields, harmless=True), m.ValidationResult
+        )
+
+
 class WebhookDeliveries:
     """`/api/v1/webhook-deliveries/`"""
 
@@ -3862,5 +3952,6 @@ class Resources:
         self.tariffs = Tariffs(transport)
         self.tenants = Tenants(transport)
         self.trials = Trials(transport)
+        self.weather_feeds = WeatherFeeds(transport)
         self.webhook_deliveries = WebhookDeliveries(transport)
         self.webhooks = Webhooks(transport)

@@ -10,49 +10,39 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F, Max
+from django.db.models import Max
 from django.utils.module_loading import import_string
 
 from core import bounds
-from core.ports import AdapterError, CarbonProvider, CoolDownError, IntensityPoint, PermanentError
+from core.ports import AdapterError, CarbonProvider, IntensityPoint, PermanentError
 from core.types import Loop
 from pools import clock_repairs, database_locks
 from pools.database_locks import Lock
 from pools.models import Service
 from telemetry.models import CarbonFeed, CarbonPoint
 from telemetry.providers import static_csv
-from telemetry.providers.provider_http import Outside, Pace
+from telemetry.providers.provider_http import Outside
 from telemetry.providers.secrets import VARIABLES, Secret
+
+from . import turns
 
 log = logging.getLogger(__name__)
 
 RUN_S = 30.0  # of one run; feeds that are left over are the first of the next
-FEED_S = 15.0  # of one feed's turn: one that hangs leaves the others half of the run, and comes after them in the next
-LEAST_S = 2.0  # with less left a feed is not begun: running out of time is not its fault
 BACKFILL_S = 3_600.0  # how far back a new feed is filled, at least
 CATCH_UP_STEPS = 2_000  # after an outage, at most so far back
 CATCH_UP_S = 7 * 86_400.0
 REVISED_STEPS = 24  # so far back a provider may revise what it said
-FIRST_COOL_DOWN_S = 60.0
-LONGEST_COOL_DOWN_S = 3_600.0
 Key = tuple[datetime, bool, str]  # start, whether it is a forecast, by which model
 
 
 def outside(run_s: float = RUN_S) -> Outside:
     """Returns the world as settings allow it, for a run that is to be over in `run_s`."""
-    pace = Pace()
-    return Outside(
-        secrets=settings.GREENSERVE_CARBON_SECRETS,
-        hosts=settings.GREENSERVE_CARBON_HOSTS,
-        feed_files=settings.GREENSERVE_FEEDS_DIR,
-        pace=pace,
-        deadline=pace.now() + run_s,
-    )
+    return turns.outside(run_s)
 
 
 def provider(feed: CarbonFeed, world: Outside | None = None) -> CarbonProvider:
@@ -116,9 +106,9 @@ def poll(now: datetime, patience_s: float = 0.0, world: Outside | None = None) -
             _set_back(now)
         due = [feed for feed in CarbonFeed.objects.select_related("site") if is_due(feed, now)] if locked else []
         for feed in sorted(due, key=lambda feed: feed.last_tried_at or datetime.min.replace(tzinfo=UTC)):
-            turn = _turn(world)
+            turn = turns.turn(world)
             left_s = math.inf if turn.deadline is None else turn.deadline - world.pace.now()
-            if world.pace.wait_s(feed.provider) + LEAST_S < left_s:
+            if world.pace.wait_s(feed.provider) + turns.LEAST_S < left_s:
                 refresh_feed(feed, now, turn)
                 asked.append(feed)
     return tuple(asked)
@@ -136,20 +126,8 @@ def _set_back(now: datetime) -> None:
     clock_repairs.note("carbon feeds", rows, furthest, now)
 
 
-def _turn(world: Outside) -> Outside:
-    """Returns the same world until the end of one feed's turn, or of the run."""
-    if world.deadline is None:
-        return world
-    return replace(world, deadline=min(world.deadline, world.pace.now() + FEED_S))
-
-
 def is_due(feed: CarbonFeed, now: datetime) -> bool:
-    """Decides whether a feed is due; a little early counts, so that one with beat's own period is always asked."""
-    if feed.cool_down_until is not None and feed.cool_down_until > now:
-        return False
-    period_s = refresh_s(feed)
-    slack_s = min(1.0, 0.1 * period_s)
-    return feed.last_tried_at is None or feed.last_tried_at <= now - timedelta(seconds=period_s - slack_s)
+    return turns.is_due(feed, now, refresh_s(feed))
 
 
 def refresh_feed(feed: CarbonFeed, now: datetime, world: Outside | None = None) -> int:
@@ -168,36 +146,19 @@ def refresh_feed(feed: CarbonFeed, now: datetime, world: Outside | None = None) 
             horizon_s = min(can.horizon_s, max(forecast_horizon_s(), can.step_s))
             stored += append(feed, adapter.forecast(where, now.timestamp(), horizon_s), now)
     except AdapterError as error:
-        _failed(feed, error, now)
+        turns.failed(feed, error, now)
         return stored
     except Exception as error:  # an answer, a file or a row that nobody thought of
         log.exception("carbon feed of %s", feed.site)
-        _failed(feed, PermanentError(f"{feed.provider}: {type(error).__name__}; the server's log has more"), now)
+        turns.failed(feed, PermanentError(f"{feed.provider}: {type(error).__name__}; the server's log has more"), now)
         return stored
-    CarbonFeed.objects.filter(pk=feed.pk).update(
-        last_tried_at=now, last_ok_at=now, last_error="", last_error_at=None, failures=0, cool_down_until=None
-    )
+    turns.succeeded(feed, now)
     return stored
 
 
 def fetch(feed: CarbonFeed, start: datetime, end: datetime, now: datetime, world: Outside | None = None) -> int:
     """Stores the actuals of a stretch of the past; returns the points that were new. Raises AdapterError."""
     return append(feed, provider(feed, world).actuals(zone(feed), start.timestamp(), end.timestamp()), now)
-
-
-def _failed(feed: CarbonFeed, error: AdapterError, now: datetime) -> None:
-    log.warning("carbon feed of %s: %s", feed.site, error)
-    wait_s = min(LONGEST_COOL_DOWN_S, FIRST_COOL_DOWN_S * 2.0 ** min(feed.failures, 10))
-    if isinstance(error, CoolDownError):
-        wait_s = max(wait_s, error.wait_s or 0.0)
-        CarbonFeed.objects.filter(provider=feed.provider).update(cool_down_until=now + timedelta(seconds=wait_s))
-    CarbonFeed.objects.filter(pk=feed.pk).update(
-        last_tried_at=now,
-        last_error="".join(letter if letter.isprintable() else " " for letter in str(error))[:300],
-        last_error_at=now,
-        failures=F("failures") + 1,
-        cool_down_until=now + timedelta(seconds=wait_s),
-    )
 
 
 def _since(feed: CarbonFeed, now: datetime, step_s: float, lag_s: float) -> datetime:

@@ -27,6 +27,7 @@ from .rollups import (
 from .samples import GpuSample, IngestedBatches, InstanceSample
 from .settlement import RequestShare, Settlement, StatementHour, StatementLine
 from .synthetic import SyntheticHistory
+from .weather import WeatherFeed, WeatherPoint
 
 __all__ = [
     "Alert",
@@ -77,4 +78,6 @@ __all__ = [
     "SyntheticHistory",
     "Tariff",
     "TenantRollup",
+    "WeatherFeed",
+    "WeatherPoint",
 ]

@@ -7,8 +7,10 @@ from django.db.models import F, Q
 
 from pools.models import Site
 
+from .asked import Asked
 
-class CarbonFeed(models.Model):
+
+class CarbonFeed(Asked):
     """A source of carbon intensity, or of the price of electricity, for a site. Secrets never stand in `config`.
 
     The points of a feed are all of one signal: average and marginal rates are two feeds.
@@ -30,12 +32,6 @@ class CarbonFeed(models.Model):
     forecast_model = models.CharField(
         max_length=40, blank=True, help_text="The model whose forecast counts; blank: the provider's own."
     )
-    last_tried_at = models.DateTimeField(null=True, blank=True)
-    last_ok_at = models.DateTimeField(null=True, blank=True)
-    last_error = models.CharField(max_length=300, blank=True)
-    last_error_at = models.DateTimeField(null=True, blank=True)
-    failures = models.PositiveIntegerField(default=0, help_text="In a row.")
-    cool_down_until = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["site", "signal"]

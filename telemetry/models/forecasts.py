@@ -36,6 +36,7 @@ class LearnedForecast(models.Model):
     """Keeps the model that was learned from a feed's past, as arrays (`core.predictors.boosted_carbon`, no pickle).
 
     `model` null: nothing yet, and `note` says why. A later try that fails leaves the model that was there.
+    `with_weather` was learned from the same hours and their weather; null: too little was known of that.
     """
 
     feed = models.OneToOneField(CarbonFeed, on_delete=models.CASCADE, related_name="learned_forecast")
@@ -43,6 +44,7 @@ class LearnedForecast(models.Model):
     learned_at = models.DateTimeField(null=True)
     hours = models.PositiveIntegerField(null=True, help_text="Of measured values that it was learned from.")
     model = models.BinaryField(null=True)
+    with_weather = models.BinaryField(null=True)
     note = models.CharField(max_length=300, blank=True)
 
     class Meta:

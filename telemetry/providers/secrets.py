@@ -18,6 +18,7 @@ WANTED: Mapping[str, tuple[str, ...]] = {
     "pjm": ("key",),
     "entsoe": ("token",),
     "eia": ("key",),
+    "open_meteo": ("key",),  # for its paid plan alone
 }
 LARGEST_FILE = 64 << 10
 

@@ -25,6 +25,7 @@ from telemetry.models import (
     Report,
     ReportSchedule,
     Tariff,
+    WeatherFeed,
 )
 
 from . import seed
@@ -40,6 +41,7 @@ def of_everything(actor: Actor, now: datetime | None = None) -> seed.Seeded:
         Tariff.objects.create(site=site, currency="USD", price_per_kwh=0.1, **version)
         GpuRate.objects.create(site=site, currency="USD", gpu_type=f"g{n}", rate_per_gpu_hour=1.0, **version)
         Pue.objects.create(site=site, value=1.2, **version)
+        WeatherFeed.objects.create(site=site, provider="weather_csv")
         EmbodiedFactor.objects.create(gpu_type=f"g{n}", gpu_kg=1.0, lifespan_years=4.0, **version)
         Instrument.objects.create(
             site=site, kind="residual", factor_g_per_kwh=1, valid_from=now, valid_to=soon, source="x"

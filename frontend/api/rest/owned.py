@@ -143,7 +143,10 @@ MORE: Mapping[str, Mapping[str, Any]] = {
     "models": {"shape": lambda: Shape(source="*", read_only=True)},
     "gpus": {"site": lambda: _text("node.cluster.site.name")},
     "pools": {"partition": lambda: _text("request_class.partition.name"), "gpu_budget": _counts, "workers": _counts},
-    "feeds": dict.fromkeys(("last_tried_at", "last_ok_at", "last_error", "last_error_at", "failures")),
+    **{
+        kind: dict.fromkeys(("last_tried_at", "last_ok_at", "last_error", "last_error_at", "failures"))
+        for kind in ("feeds", "weather-feeds")
+    },
     "report-schedules": {"last_period": None, "last_error": None},
     **{
         kind: {"entered_at": None}

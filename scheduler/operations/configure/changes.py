@@ -26,7 +26,7 @@ from pools.writes import ensure_pools
 from scheduler.control import service_policy
 from scheduler.operations.configure import consequences, registry, row_limits
 from scheduler.operations.configure.registry import Owned
-from telemetry.models import CarbonFeed
+from telemetry.models import CarbonFeed, WeatherFeed
 
 log = logging.getLogger(__name__)
 
@@ -88,9 +88,11 @@ def update(actor: Actor, instance: M, related: Related | None = None) -> M:
         and getattr(stored, owned.field(name).attname) != getattr(instance, owned.field(name).attname)
     ]
     _save(owned, instance, related, changed)  # and nothing else: loops and feeds write to the same rows
-    if changed and isinstance(instance, CarbonFeed):
+    if changed and isinstance(instance, CarbonFeed | WeatherFeed):
         # What was wrong with it may be mended now: it is asked at the next tick, not when it has cooled down.
-        CarbonFeed.objects.filter(pk=instance.pk).update(last_tried_at=None, failures=0, cool_down_until=None)
+        type(instance)._default_manager.filter(pk=instance.pk).update(
+            last_tried_at=None, failures=0, cool_down_until=None
+        )
     _follow_up(instance)
     after = audit.values(instance)
     if after != before:

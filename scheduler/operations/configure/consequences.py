@@ -48,8 +48,9 @@ from scheduler.control.snapshot import published_profiles
 from scheduler.models import ControlMode
 from scheduler.power import power_choice
 from telemetry.carbon import feeds
-from telemetry.models import CarbonFeed, GpuRate, Pue, Tariff
+from telemetry.models import CarbonFeed, GpuRate, Pue, Tariff, WeatherFeed
 from telemetry.models.rates import Version
+from telemetry.weather import weather_feeds
 
 Level = Literal["error", "warning", "info"]
 NAMED = 5
@@ -138,6 +139,12 @@ def _site(site: Site) -> Iterator[Consequence]:
         feeds = CarbonFeed.objects.filter(site=site, zone="").count()
         if feeds:
             yield Consequence("warning", "grid_zone", f"{feeds} feeds of this site will ask for the new zone.")
+    moved = before and (before.latitude, before.longitude) != (site.latitude, site.longitude)
+    if moved and WeatherFeed.objects.filter(site=site).exists():
+        text = (
+            "The weather that was stored is of the old place. Remove the weather feed and make another to start anew."
+        )
+        yield Consequence("warning", "latitude", text)
     if site.power_cap_w is not None and site.pk:
         yield from _cap(site, site.power_cap_w)
 
@@ -539,6 +546,23 @@ def _feed(feed: CarbonFeed) -> Iterator[Consequence]:
         yield Consequence("info", "provider", text)
 
 
+def _weather_feed(feed: WeatherFeed) -> Iterator[Consequence]:
+    known = settings.GREENSERVE_WEATHER_PROVIDERS
+    if feed.provider not in known:
+        yield Consequence("error", "provider", f"There is no provider '{feed.provider}'; known are {_list(known)}.")
+    elif not isinstance(feed.config, Mapping):
+        yield Consequence("error", "config", 'Write an object, such as {"plan": "free"}, or {} for nothing.')
+    elif feed.site_id is not None:
+        try:
+            weather_feeds.check(feed)
+        except AdapterError as error:
+            yield Consequence("error", "config", str(error))
+    before = WeatherFeed.objects.filter(pk=feed.pk).first() if feed.pk else None
+    if before and before.provider != feed.provider:
+        text = "The weather that was stored stays. To start anew, remove this feed and make another."
+        yield Consequence("info", "provider", text)
+
+
 def _version(row: Version) -> Iterator[Consequence]:
     """Finds gaps and overlaps with the versions that are there."""
     if row.valid_from is None:
@@ -613,6 +637,7 @@ _OF: Mapping[type[Model], Callable[[Any], Iterator[Consequence]]] = {
     RequestClass: _request_class,
     Profile: _profile,
     CarbonFeed: _feed,
+    WeatherFeed: _weather_feed,
     Tariff: _tariff,
     GpuRate: _gpu_rate,
     Pue: _version,

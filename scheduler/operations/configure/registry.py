@@ -314,6 +314,18 @@ _ALL = (
         help="A source of carbon intensity or of prices. Keys of providers are set in the environment, never here.",
     ),
     Owned(
+        "weather-feeds",
+        telemetry.WeatherFeed,
+        _OPERATE,
+        "Weather feeds",
+        "weather feed",
+        (Group("Of which site", ("site",)), Group("Whence", ("provider", "refresh_s", "config", "source"))),
+        ("site",),
+        ("site", "provider", "last_ok_at"),
+        "site",
+        help="A provider of a site's weather, for forecasts of its carbon. Without one nobody is asked.",
+    ),
+    Owned(
         "tariffs",
         telemetry.Tariff,
         _FINANCE,

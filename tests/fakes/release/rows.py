@@ -41,6 +41,8 @@ from telemetry.models import (
     LoadPoint,
     RollupDue,
     SloMinute,
+    WeatherFeed,
+    WeatherPoint,
 )
 from telemetry.reports import report_jobs, report_requests
 from tests.fakes import metering, seed, several
@@ -160,6 +162,8 @@ def _measured(seeded: seed.Seeded) -> None:
     )
     SloMinute.objects.create(service=seeded.service.name, kind="ttft", start_at=NOW, judged=12, within=11)
     scored: dict[str, Any] = {"steps": 24, "origins": 14, "samples": 336, "quantile": 0.5, "pinball": 14.2}
+    weather = WeatherFeed.objects.create(site=CarbonFeed.objects.first().site, provider="weather_csv")
+    WeatherPoint.objects.create(feed=weather, start_at=NOW, temperature_k=281.4, fetched_at=NOW)
     ForecastScore.objects.create(
         feed=CarbonFeed.objects.first(), model="seasonal", scored_at=NOW, step_s=3_600.0, chosen=True, **scored
     )

@@ -45,6 +45,7 @@ SECRETS = {
                 "PJM_KEY",
                 "ENTSOE_TOKEN",
                 "EIA_KEY",
+                "OPEN_METEO_KEY",
             ),
         )
     },

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.django_db
 SYSTEM = audit.Actor()
 # What reading and changing needs; a resource that is not here fails the test.
 LOOKED_AT = "sites clusters nodes gpu-types gpus models partitions classes profiles services slos adapters"
-LOOKED_AT += " pools feeds instances epochs decisions requests synthetic-history engine-profiles engine-residuals"
+LOOKED_AT += (
+    " pools feeds weather-feeds instances epochs decisions requests synthetic-history engine-profiles engine-residuals"
+)
 LOOKED_AT += " alerts alert-silences pauses overrides approvals studies trials"
 PRICES = "tariffs gpu-rates pues embodied-factors instruments instrument-hours budgets report-schedules reports"
 RIGHTS = {

@@ -9,8 +9,9 @@ from pools.demo import carbon_curve
 from pools.models import Service, Site
 from scheduler.control.apply import fleet_messages
 from telemetry import tasks
-from telemetry.carbon.feeds import FEED_S, RUN_S, forecast_horizon_s, poll, refresh_feed
+from telemetry.carbon.feeds import RUN_S, forecast_horizon_s, poll, refresh_feed
 from telemetry.carbon.site_signals import intensity_at
+from telemetry.carbon.turns import FEED_S
 from telemetry.models import CarbonFeed, CarbonPoint
 from telemetry.providers.provider_http import Outside, Pace
 from telemetry.selectors import feed_status
