@@ -40,9 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         for folder in (given.socket.parent, given.state):
             make_private(folder)
-        kept = KeptState(given.state)
+        kept = KeptState(given.state, LengthPredictor.restored, LengthPredictor)
         _warm_up()
-        predictor = kept.recall(LengthPredictor.restored, LengthPredictor)
+        predictor = kept.recall()
         reader = None
         if given.data is not None:
             encoder = EncoderInUse(given.data)

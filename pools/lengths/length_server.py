@@ -10,17 +10,18 @@ import stat
 import time
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from core.length_odds import LengthOdds
 
 from .kept_state import KeptState
 from .messages import Answer, Ask, BadFrame, Frames, frame, request_of
-from .predicting import Predicting
+from .predicting import Predicting, TextPredictor
 
 log = logging.getLogger(__name__)
 
 KEEP_S = 60.0  # between two writes of what has been learned
+LOOK_S = 2.0  # between two looks whether an earlier state was put in its place
 TOGETHER_S = 0.002  # answers to asks that came together wait for each other so long
 MOST_UNREAD_BYTES = 1 << 20  # of answers, after which a gateway that does not read is let go
 
@@ -28,7 +29,8 @@ MOST_UNREAD_BYTES = 1 << 20  # of answers, after which a gateway that does not r
 class LengthServer:
     """Make it, and then `serve` until it is to end."""
 
-    def __init__(self, socket: Path, predicting: Predicting, kept: KeptState, keep_s: float = KEEP_S) -> None:
+    def __init__(self, socket: Path, predicting: Predicting, kept: KeptState[Any], keep_s: float = KEEP_S) -> None:
+        """Serves `predicting`; `kept` makes what it learns with (a TextPredictor)."""
         self._socket = socket
         self._predicting = predicting
         self._kept = kept
@@ -45,13 +47,27 @@ class LengthServer:
         finally:
             os.umask(before)
         try:
+            kept_s = time.monotonic()
             while not stop.is_set():
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), self._keep_s)
-                await self._keep()
+                    await asyncio.wait_for(stop.wait(), min(LOOK_S, self._keep_s))
+                await self._go_back()
+                if stop.is_set() or time.monotonic() >= kept_s + self._keep_s:
+                    await self._keep()
+                    kept_s = time.monotonic()
         finally:
             listening.close()
             self._socket.unlink(missing_ok=True)
+
+    async def _go_back(self) -> None:
+        """Goes on with what was put in the place of the file (`greenserve predictor rollback --learned`)."""
+        if not self._kept.replaced:
+            return
+        found: TextPredictor | None = await asyncio.to_thread(self._kept.newest)
+        if found is not None:
+            self._predicting.go_on_with(found)
+            self._written = self._predicting.lessons
+            log.warning("an earlier state was put in the place of what was learned, and is gone on with")
 
     async def _keep(self) -> None:
         """Writes what is new beside the loop. A disk that fails is logged, no more."""
@@ -59,11 +75,10 @@ class LengthServer:
         if lessons == self._written:
             return
         try:
-            await asyncio.to_thread(self._kept.write, self._predicting.state())
+            if await asyncio.to_thread(self._kept.write, self._predicting.state()):
+                self._written = lessons
         except (OSError, ValueError) as error:
             log.warning("what was learned cannot be kept: %s", error)
-        else:
-            self._written = lessons
 
 
 class _Gateway(asyncio.Protocol):

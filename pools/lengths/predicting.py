@@ -105,6 +105,11 @@ class Predicting:
         for key in [key for key in self._open if key[0] == gateway]:
             del self._open[key]
 
+    def go_on_with(self, predictor: TextPredictor) -> None:
+        """Puts another predictor in the place of the one that learns; requests under way teach neither."""
+        self._predictor = predictor
+        self._open.clear()
+
     def state(self) -> dict[str, np.ndarray]:
         """Returns a copy of what has been learned, which does not change while it is written."""
         return {name: np.array(values) for name, values in self._predictor.state().items()}

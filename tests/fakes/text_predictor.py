@@ -62,11 +62,14 @@ class FakeTextPredictor:
         return FakeTextPredictor(dict(zip(state["sizes"].tolist(), state["tokens"].tolist(), strict=True)))
 
 
+def kept_in(folder: Path) -> KeptState[FakeTextPredictor]:
+    return KeptState(folder, FakeTextPredictor.restored, FakeTextPredictor)
+
+
 def main(folder: Path) -> None:
     make_private(folder)
-    kept = KeptState(folder)
-    predictor = kept.recall(FakeTextPredictor.restored, FakeTextPredictor)
-    asyncio.run(LengthServer(folder / "s", Predicting(predictor), kept, keep_s=0.1).serve(asyncio.Event()))
+    kept = kept_in(folder)
+    asyncio.run(LengthServer(folder / "s", Predicting(kept.recall()), kept, keep_s=0.1).serve(asyncio.Event()))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ import click
 COMMANDS = {
     "train": ("train", "train", "Train an encoder on prompts and the lengths of their answers."),
     "score": ("score", "score", "Score predictors of answers' lengths on a file."),
-    "list": ("versions", "list_", "List the versions of trained encoders."),
+    "list": ("versions", "list_", "List the versions of trained encoders, and of what is learned while serving."),
     "use": ("versions", "use", "Put a version into use."),
-    "rollback": ("versions", "rollback", "Put the version into use that was before."),
+    "rollback": ("versions", "rollback", "Go back to an earlier version, or to what was learned until an earlier day."),
     "off": ("versions", "off", "Take the encoder out of use."),
 }
 

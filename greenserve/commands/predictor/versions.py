@@ -1,18 +1,25 @@
-"""predictor list, use, rollback and off: the versions of trained encoders, and the one that gateways ask."""
+"""predictor list, use, rollback and off: the versions of trained encoders, and the one that gateways ask.
+
+What the predictor's process learns while it serves has versions of its own, one a day: they are listed, too, and
+`rollback --learned` goes back to the last.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 
 from greenserve import env
 from greenserve.cli import fail
+from pools.lengths import kept_state
 from pools.lengths.encoder.version_files import UnusableVersion
 from pools.lengths.encoder.versions import InUse, Version, Versions
+from pools.lengths.kept_state import KeptState, NoVersion
 
 JSON: Callable[..., Any] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -29,11 +36,17 @@ def versions() -> Iterator[Versions]:
 @click.command("list")
 @JSON
 def list_(as_json: bool) -> None:
-    """List the versions of trained encoders, with their scores. `*` marks the one in use."""
+    """List the versions of trained encoders, with their scores, and of what is learned while serving.
+
+    `*` marks the encoder in use. Of what is learned, each day's last state is a version, seven days at most.
+    """
     with versions() as kept:
         found, used = kept.all(), kept.in_use()
+    learned = kept_state.versions(_learned_folder())
     if as_json:
-        click.echo(json.dumps({"in_use": _used_row(used), "versions": [_row(one) for one in found]}))
+        days = [{"until": kept.day.isoformat(), "bytes": kept.size_bytes} for kept in learned]
+        rows = [_row(one) for one in found]
+        click.echo(json.dumps({"in_use": _used_row(used), "versions": rows, "learned": days}))
         return
     for one in found:
         click.echo(f"{'*' if one.in_use else ' '} {one.name} {one.number}: {_words(one)}")
@@ -41,6 +54,8 @@ def list_(as_json: bool) -> None:
         click.echo("No encoder was trained yet.")
     elif used is not None and used.services is not None:
         click.echo(f"In use for {', '.join(used.services)} alone.")
+    for kept_day in learned:
+        click.echo(f"  learned while serving, until {kept_day.day}: {kept_day.size_bytes / 1e6:.1f} MB")
 
 
 @click.command()
@@ -59,12 +74,28 @@ def use(name: str, version: int | None, services: tuple[str, ...], as_json: bool
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", required=False)
+@click.option("--learned", is_flag=True, help="Go back with what is learned while serving, not with an encoder.")
 @JSON
-def rollback(name: str, as_json: bool) -> None:
-    """Put the version of the encoder NAME into use again that was in use before the present one."""
-    with versions() as kept:
-        _say(kept.rollback(name), as_json)
+def rollback(name: str | None, learned: bool, as_json: bool) -> None:
+    """Goes back to what predicted lengths before: a trained encoder, or what is learned while serving.
+
+    With NAME, the version of this encoder is put into use again that was in use before the present one. What is learned
+    while serving stays.
+
+    With --learned, the predictor goes on with what it had learned from words and prompts until the last day before the
+    present state; given again, until the day before that. The encoder stays. What it goes back from is left aside as
+    lengths.undone.npz.
+    """
+    if learned == (name is not None):
+        raise click.UsageError("Name an encoder, or give --learned.")
+    if name is not None:
+        with versions() as kept:
+            _say(kept.rollback(name), as_json)
+        return
+    day = _learned_until()
+    words = f"The predictor goes on with what it had learned until {day}."
+    click.echo(json.dumps({"learned": {"until": day}}) if as_json else words)
 
 
 @click.command()
@@ -75,6 +106,20 @@ def off(as_json: bool) -> None:
         was = kept.off()
     words = "The encoder is out of use." if was else "No encoder was in use."
     click.echo(json.dumps({"in_use": None, "was_in_use": was}) if as_json else words)
+
+
+def _learned_until() -> str:
+    """Goes back by a day, and returns which."""
+    from core.predictors.text_predictor import LengthPredictor
+
+    try:
+        return KeptState(_learned_folder(), LengthPredictor.restored, LengthPredictor).roll_back().day.isoformat()
+    except (NoVersion, OSError) as error:
+        fail(str(error))
+
+
+def _learned_folder() -> Path:
+    return env.read().var_dir / kept_state.FOLDER
 
 
 def _say(used: InUse, as_json: bool) -> None:

@@ -128,7 +128,7 @@ async def test_the_process_learns_to_tell_prompts_apart_by_their_words(start: St
         await own.end(signal.SIGTERM)
         assert own.process is not None
         assert own.process.returncode == 0
-        kept = KeptState(tmp_path / "state").recall(LengthPredictor.restored, LengthPredictor)
+        kept = KeptState(tmp_path / "state", LengthPredictor.restored, LengthPredictor).recall()
         assert kept.errors()[MODEL, source].earned
         assert b"novel" not in (tmp_path / "state" / "lengths.npz").read_bytes()
     finally:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from click.testing import CliRunner
 
+from core.ports import RequestFeatures
+from core.predictors.text_predictor import LengthPredictor
 from greenserve.cli import cli
 from pools.lengths.encoder.versions import Versions
+from pools.lengths.kept_state import KeptState
 from tests.fakes.encoder_versions import publish
 
 
@@ -39,6 +44,26 @@ def test_each_says_the_same_as_json(ask, tmp_path):
     assert listed["in_use"] == row
     assert [(one["version"], one["manifest"]["scores"]["p99_ms"]) for one in listed["versions"]] == [(1, 2.0)]
     assert json.loads(ask("off", "--json").output) == {"in_use": None, "was_in_use": True}
+
+
+def test_what_was_learned_while_serving_is_listed_and_gone_back_to(ask, tmp_path):
+    kept = KeptState(tmp_path / "lengths", LengthPredictor.restored, LengthPredictor)
+    (tmp_path / "lengths").mkdir()
+    taught, yesterday = LengthPredictor(), datetime.now(UTC) - timedelta(days=1)
+    for number in range(80):
+        taught.observe("chat", 1, taught.look([f"a prompt {number}"]), 10, RequestFeatures(True, 0.0), 5 + number)
+    kept.write(taught.state())
+    os.utime(tmp_path / "lengths" / "lengths.npz", (yesterday.timestamp(),) * 2)
+    kept.recall()
+    kept.write(LengthPredictor().state())
+    day = str(yesterday.date())
+    assert f"learned while serving, until {day}: " in ask("list").output
+    assert [one["until"] for one in json.loads(ask("list", "--json").output)["learned"]] == [day]
+    assert ask("rollback", "--learned").output == f"The predictor goes on with what it had learned until {day}.\n"
+    assert kept.newest().errors().keys() == taught.errors().keys() != set()
+    refused = ask("rollback", "--learned")
+    assert (refused.exit_code, "keeps nothing" in refused.output) == (1, True)
+    assert "Name an encoder, or give --learned." in ask("rollback").output
 
 
 def test_what_cannot_be_ends_with_one_line(ask):

@@ -15,12 +15,11 @@ from pools import wire
 from pools.gateway.classify import asked_lengths
 from pools.gateway.classify.asked_lengths import LengthAsker
 from pools.gateway.classify.classifier import Classifier
-from pools.lengths import reading
-from pools.lengths.kept_state import KeptState
+from pools.lengths import length_server, reading
 from pools.lengths.length_server import LengthServer, make_private
 from pools.lengths.predicting import Predicting
 from tests.fakes.encoder import FakeEncoder
-from tests.fakes.text_predictor import FakeTextPredictor, odds_of
+from tests.fakes.text_predictor import FakeTextPredictor, kept_in, odds_of
 from tests.unit.pools.gateway.classify.test_classifier import ASKED, SERVICE, ended
 from tests.unit.pools.gateway.conftest import until
 
@@ -40,7 +39,7 @@ class House:
 
     async def start(self, reader: reading.Reader | None = None) -> None:
         self.stop = asyncio.Event()
-        server = LengthServer(self.folder / "s", Predicting(self.predictor, reader), KeptState(self.folder))
+        server = LengthServer(self.folder / "s", Predicting(self.predictor, reader), kept_in(self.folder))
         self.serving = asyncio.ensure_future(server.serve(self.stop))
         await until(lambda: self.asker.connected)
 
@@ -149,7 +148,23 @@ async def test_what_was_learned_is_kept_when_the_process_ends(house: House) -> N
     house.asker.learn(asked.number, 40, 77)
     await until(lambda: 9 in house.predictor.known)
     await house.end()
-    assert KeptState(house.folder).recall(FakeTextPredictor.restored, FakeTextPredictor).known == {5: 60, 9: 77}
+    assert kept_in(house.folder).recall().known == {5: 60, 9: 77}
+
+
+async def test_a_process_that_serves_goes_back_to_what_was_put_in_the_place_of_its_file(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(length_server, "LOOK_S", 0.02)
+    other = kept_in(house.folder)
+    other.write(house.predictor.state())
+    await house.start()
+    assert await house.said("hello") == odds_of(60)
+    other.write(FakeTextPredictor({5: 400}).state())
+    for _ in range(200):
+        if await house.said("hello") == odds_of(400):
+            break
+        await asyncio.sleep(0.02)
+    assert await house.said("hello") == odds_of(400)
 
 
 async def test_only_its_own_account_reaches_the_socket(house: House, tmp_path: Path) -> None:
