@@ -7,8 +7,9 @@ gets, on a load, the borders that leave its shares what they were where it was m
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from core.simulator.lab.experiment import Experiment, Run, Table
 from core.simulator.lab.measures import Results, in_words
@@ -101,12 +102,12 @@ def _gains(results: Results) -> Table:
 
 def _order(results: Results) -> Table:
     """Sets mean completion times of all draws beside first come, first served."""
-    fcfs = _mean(results, "FCFS")
+    fcfs = _mean(results, "FCFS", _e2e_s)
     rows = []
     for predictor in ("FCFS", *QUEUE.predictors()):
-        own = _mean(results, predictor)
-        energy = sum(results[_draw(predictor, seed)]["energy_wh"] for seed in _DRAWS) / len(_DRAWS)
-        in_time = sum(results[_draw(predictor, seed)]["slo_attainment"] for seed in _DRAWS) / len(_DRAWS)
+        own = _mean(results, predictor, _e2e_s)
+        energy = _mean(results, predictor, lambda run: float(run["energy_wh"]))
+        in_time = _mean(results, predictor, lambda run: float(run["slo_attainment"]))
         change = f"{100.0 * (own / fcfs - 1.0):+.1f} %"
         rows.append((predictor, in_words(own), change, in_words(energy), f"{100.0 * in_time:.1f} %"))
     return Table(
@@ -116,8 +117,13 @@ def _order(results: Results) -> Table:
     )
 
 
-def _mean(results: Results, predictor: str) -> float:
-    return sum(float(results[_draw(predictor, seed)]["e2e_s"]["mean"]) for seed in _DRAWS) / len(_DRAWS)
+def _mean(results: Results, predictor: str, figure: Callable[[Mapping[str, Any]], float]) -> float:
+    """Returns the mean over draws of a figure of a run."""
+    return sum(figure(results[_draw(predictor, seed)]) for seed in _DRAWS) / len(_DRAWS)
+
+
+def _e2e_s(run: Mapping[str, Any]) -> float:
+    return float(run["e2e_s"]["mean"])
 
 
 PREDICTORS = Experiment(
