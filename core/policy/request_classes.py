@@ -88,6 +88,11 @@ class ClassGrid:
             high += 1
         return self._outputs[low - 1] if low else 0, self._outputs[high] if high < len(self._outputs) else None
 
+    @property
+    def output_borders(self) -> tuple[int, ...]:
+        """Returns the longest output lengths below each border between classes, ascending: LengthOdds' borders."""
+        return tuple(length - 1 for length in self._outputs if length > 1)
+
     def has_border(self, low: int, high: int) -> bool:
         """Says whether prompts of `low` and of `high` tokens lie on different sides of a border between classes."""
         return bisect_right(self._inputs, low) != bisect_right(self._inputs, high)

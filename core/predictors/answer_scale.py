@@ -24,6 +24,7 @@ from core.length_odds import LengthOdds
 ANSWERS = 1024  # newest answers that a length is ranked among
 LEAST_ANSWERS = 64  # below which borders between fifths mean little
 SHARES = (0.2, 0.4, 0.6, 0.8)
+_MOST_EDGES = 8  # gateways of one fleet ask for few
 _NORMAL = NormalDist()
 _Edges = tuple[tuple[int, ...], tuple[float, ...], float, float | None]
 
@@ -34,7 +35,7 @@ class AnswerScale:
     def __init__(self, lengths: Iterable[int] = ()) -> None:
         self._arrival = deque(lengths, ANSWERS)
         self._ordered = sorted(self._arrival)
-        self._edges: _Edges | None = None
+        self._edges: dict[tuple[int, ...], _Edges] = {}  # by the borders beside the fifths'
 
     def __len__(self) -> int:
         return len(self._ordered)
@@ -44,7 +45,7 @@ class AnswerScale:
             del self._ordered[bisect_left(self._ordered, self._arrival[0])]
         self._arrival.append(tokens)
         insort(self._ordered, tokens)
-        self._edges = None
+        self._edges.clear()
 
     def by_arrival(self) -> list[int]:
         return list(self._arrival)
@@ -65,29 +66,43 @@ class AnswerScale:
         found: NDArray[np.float64] = ndtri((0.5 * upto + 0.5) / (ordered.size + 1))
         return found
 
-    def odds(self, predictor: str, mean: float, deviation: float) -> LengthOdds:
+    def odds(self, predictor: str, mean: float, deviation: float, more: tuple[int, ...] = ()) -> LengthOdds:
         """Returns the probabilities of the fifths where the score is expected at `mean`, give or take `deviation`.
 
-        Where many answers are equally long there are fewer classes than five.
+        Where many answers are equally long there are fewer classes than five. `more` are further borders between
+        classes, in tokens: what is longer than one of them is then as probable as the scale has it, while between
+        borders `LengthOdds` can but interpolate. Those that lie beyond all answers are left out.
         """
-        borders, scores, tail, head = self._edges or self._find_edges()
+        borders, scores, tail, head = self._edges_with(more)
         below = [0.0, *(_NORMAL.cdf((score - mean) / deviation) for score in scores), 1.0]
         return LengthOdds(predictor, borders, tuple(high - low for low, high in pairwise(below)), tail, head)
 
     def base(self, number: int) -> float:
         """Returns the share of answers that are of a class."""
-        scores = (self._edges or self._find_edges())[1]
+        scores = self._edges_with(())[1]
         below = [0.0, *(_NORMAL.cdf(score) for score in scores), 1.0]
         return below[number + 1] - below[number]
 
-    def _find_edges(self) -> _Edges:
+    @property
+    def borders(self) -> tuple[int, ...]:
+        """Returns the borders between the fifths, in tokens."""
+        return self._edges_with(())[0]
+
+    def _edges_with(self, more: tuple[int, ...]) -> _Edges:
+        found = self._edges.get(more)
+        if found is None:
+            if len(self._edges) >= _MOST_EDGES:
+                self._edges.clear()
+            found = self._edges[more] = self._find_edges(more)
+        return found
+
+    def _find_edges(self, more: tuple[int, ...]) -> _Edges:
         """Returns the borders, the scores below which lengths are no longer than each, and the outer medians."""
         ordered, count = self._ordered, len(self._ordered)
-        found = (ordered[max(0, math.ceil(share * count) - 1)] for share in SHARES)
-        borders = sorted({border for border in found if border < ordered[-1]})
+        found = *(ordered[max(0, math.ceil(share * count) - 1)] for share in SHARES), *more
+        borders = sorted({border for border in found if ordered[0] <= border < ordered[-1]})
         upto = [bisect_right(ordered, border) for border in borders]
         scores = tuple(_NORMAL.inv_cdf((number + 0.5) / (count + 1)) for number in upto)
         longer = ordered[upto[-1] :] if upto else ordered
         head = float(ordered[upto[0] // 2]) if upto else None
-        self._edges = tuple(borders), scores, float(longer[len(longer) // 2]), head
-        return self._edges
+        return tuple(borders), scores, float(longer[len(longer) // 2]), head

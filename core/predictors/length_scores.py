@@ -76,20 +76,10 @@ class _Said:
 
     rows: list[tuple[float, float, int, int, int, int]] = field(default_factory=list)
 
-    def add(self, odds: LengthOdds, tokens: int, all_borders: Sequence[int]) -> None:
-        exceeds = [1.0, *(odds.exceeds(border) for border in all_borders), 0.0]
-        shares = [high - low for high, low in pairwise(exceeds)]
-        wide = int(np.searchsorted(all_borders, tokens, "left"))
-        self.rows.append(
-            (
-                float(tokens),
-                float(odds.quantile(0.5)),
-                odds.most_probable(),
-                odds.class_of(tokens),
-                int(np.argmax(shares)),
-                wide,
-            )
-        )
+    def add(self, odds: LengthOdds, tokens: int, borders: Sequence[int], all_borders: Sequence[int]) -> None:
+        """Takes in the odds of an answer, which have borders at those of both kinds of classes."""
+        own, wide = _classes(odds, tokens, borders), _classes(odds, tokens, all_borders)
+        self.rows.append((float(tokens), float(odds.quantile(0.5)), *own, *wide))
 
     def confusion(self) -> NDArray[np.int64]:
         """Counts answers by true class (rows) and the class said."""
@@ -215,19 +205,20 @@ class _Fold:
     def score(self, held: NDArray[np.bool_], said: Mapping[str, Mapping[int, _Said]]) -> None:
         self._learn(~held)
         known = self._table.tokens[~held]
-        all_borders = np.quantile(known[known > 0], SHARES).astype(int).tolist()
+        all_borders = tuple(np.quantile(known[known > 0], SHARES).astype(int).tolist())
         for prompt in np.flatnonzero(held).tolist():
             answers = {column: int(self._table.tokens[prompt, column]) for column in self._tested}
             for column, tokens in answers.items():
-                for name, odds in self._without_answers(prompt, column).items():
+                borders = self._words.scales[self._table.models[column]].borders
+                for name, odds in self._without_answers(prompt, column, all_borders).items():
                     if tokens > 0:
-                        said[name][column].add(odds, tokens, all_borders)
+                        said[name][column].add(odds, tokens, borders, all_borders)
             self._remember_all(prompt)
             for column, tokens in answers.items():
                 name = self._table.models[column]
-                found = self._words.memory_odds(name, _TENANT, self._features[prompt], repeated=False)
+                found = self._words.memory_odds(name, _TENANT, self._features[prompt], False, all_borders)
                 if found is not None and tokens > 0:
-                    said[MEMORY][column].add(found, tokens, all_borders)
+                    said[MEMORY][column].add(found, tokens, self._words.scales[name].borders, all_borders)
 
     def _learn(self, taught: NDArray[np.bool_]) -> None:
         tested, models = set(self._tested), self._table.models
@@ -243,12 +234,12 @@ class _Fold:
                 self._words.remember(models[column], _TENANT, features, tokens)
         self._words.memory.relearn(self._words.scales)
 
-    def _without_answers(self, prompt: int, column: int) -> dict[str, LengthOdds]:
+    def _without_answers(self, prompt: int, column: int, borders: tuple[int, ...]) -> dict[str, LengthOdds]:
         name, how = self._table.models[column], (self._prompt_tokens(prompt), self._requests[prompt])
         return {
-            TEXT: self._words.text_odds(name, self._features[prompt], *how),
-            SIZES: self._sizes.text_odds(name, self._nothing, *how),
-            BASE: self._words.scales[name].odds(BASE, 0.0, 1.0),
+            TEXT: self._words.text_odds(name, self._features[prompt], *how, borders),
+            SIZES: self._sizes.text_odds(name, self._nothing, *how, borders),
+            BASE: self._words.scales[name].odds(BASE, 0.0, 1.0, borders),
         }
 
     def _remember_all(self, prompt: int) -> None:
@@ -266,6 +257,13 @@ class _Fold:
 def _has_fifths(tokens: NDArray[np.int64]) -> bool:
     known = tokens[tokens > 0]
     return known.size >= 2 * LEAST_ANSWERS and len({*np.quantile(known, SHARES).tolist(), known.max()}) == 5
+
+
+def _classes(odds: LengthOdds, tokens: int, borders: Sequence[int]) -> tuple[int, int]:
+    """Returns the most probable class between these borders, and the true one."""
+    exceeds = [1.0, *(odds.exceeds(border) for border in borders), 0.0]
+    shares = [high - low for high, low in pairwise(exceeds)]
+    return int(np.argmax(shares)), int(np.searchsorted(borders, tokens, "left"))
 
 
 def _r2(true: NDArray[np.float64], said: NDArray[np.float64]) -> float:

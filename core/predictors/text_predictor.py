@@ -135,17 +135,21 @@ class LengthPredictor:
         features: TextFeatures,
         prompt_tokens: int,
         request: RequestFeatures,
+        borders: tuple[int, ...] = (),
     ) -> LengthOdds | None:
-        """Returns the odds of an answer's length; None: too little was learned to do better than the base rate."""
+        """Returns the odds of an answer's length; None: too little was learned to do better than the base rate.
+
+        `borders`: lengths in tokens that the odds have borders at, beside the fifths'; see `AnswerScale.odds`.
+        """
         error = self._errors.get((service, MEMORY))
         if error is not None and error.earned and error.loss < error.text_loss:
-            odds = self.memory_odds(service, tenant_id, features)
+            odds = self.memory_odds(service, tenant_id, features, borders=borders)
             if odds is not None:
                 return odds
         error = self._errors.get((service, TEXT))
         if error is None or not error.earned:
             return None
-        return self.text_odds(service, features, prompt_tokens, request)
+        return self.text_odds(service, features, prompt_tokens, request, borders)
 
     def observe(
         self,
@@ -188,13 +192,23 @@ class LengthPredictor:
             self.memory.relearn(self.scales)
 
     def text_odds(
-        self, service: str, features: TextFeatures, prompt_tokens: int, request: RequestFeatures
+        self,
+        service: str,
+        features: TextFeatures,
+        prompt_tokens: int,
+        request: RequestFeatures,
+        borders: tuple[int, ...] = (),
     ) -> LengthOdds:
         """Returns what the text says, whether or not it has earned its place. KeyError: the service is unknown."""
-        return self._odds(service, TEXT, self._text.score(service, features, prompt_tokens, request), 1.0)
+        return self._odds(service, TEXT, self._text.score(service, features, prompt_tokens, request), 1.0, borders)
 
     def memory_odds(
-        self, service: str, tenant_id: int | None, features: TextFeatures, repeated: bool = True
+        self,
+        service: str,
+        tenant_id: int | None,
+        features: TextFeatures,
+        repeated: bool = True,
+        borders: tuple[int, ...] = (),
     ) -> LengthOdds | None:
         """Returns what like prompts say, whether or not they have earned their place; None: there are none.
 
@@ -202,7 +216,7 @@ class LengthPredictor:
         """
         row = self.memory.find(_owner(tenant_id), features)
         found = None if row is None else self.memory.score(service, row, repeated)
-        return None if found is None else self._odds(service, MEMORY, *found)
+        return None if found is None else self._odds(service, MEMORY, *found, borders)
 
     def forget_tenant(self, tenant_id: int) -> None:
         """Forgets a tenant's prompts. What words and sizes bring stays: it is no one's."""
@@ -279,8 +293,10 @@ class LengthPredictor:
         # What text is worth is measured on new prompts alone, of which a single service may see few.
         return self._calibrations.setdefault((service if predictor == MEMORY else "", predictor), Calibration())
 
-    def _odds(self, service: str, predictor: str, score: float, variance: float) -> LengthOdds:
-        return self.scales[service].odds(predictor, *self._calibration(service, predictor).of(score, variance))
+    def _odds(
+        self, service: str, predictor: str, score: float, variance: float, borders: tuple[int, ...] = ()
+    ) -> LengthOdds:
+        return self.scales[service].odds(predictor, *self._calibration(service, predictor).of(score, variance), borders)
 
     def _measure(self, service: str, odds: LengthOdds, text: LengthOdds, output_tokens: int) -> None:
         number = odds.class_of(output_tokens)

@@ -54,7 +54,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     """A prompt whose answer is to be predicted.
 
     `number`: the gateway's own, of this connection. `until_s`: monotonic time, which is one on a host; nobody waits
-    after that. `texts`: see `cut`.
+    after that. `texts`: see `cut`. `borders`: between the classes that the gateway decides by, as of LengthOdds.
     """
 
     number: int
@@ -64,6 +64,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     prompt_tokens: int
     texts: Sequence[str]
     shown: Shown
+    borders: tuple[int, ...] = ()
 
 
 class Lesson(msgspec.Struct, frozen=True, array_like=True, tag="lesson"):

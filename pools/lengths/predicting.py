@@ -30,7 +30,13 @@ class TextPredictor(Protocol):
         """Returns hashed features of a prompt's texts."""
 
     def predict(
-        self, service: str, tenant_id: int | None, features: Any, prompt_tokens: int, request: RequestFeatures
+        self,
+        service: str,
+        tenant_id: int | None,
+        features: Any,
+        prompt_tokens: int,
+        request: RequestFeatures,
+        borders: tuple[int, ...],
     ) -> LengthOdds | None: ...
 
     def observe(
@@ -82,7 +88,7 @@ class Predicting:
         self._open[gateway, ask.number] = _Open(ask.service, features, seen)
         if len(self._open) > MOST_OPEN:
             self._open.popitem(last=False)
-        learned = self._predictor.predict(ask.service, ask.tenant_id, seen, ask.prompt_tokens, features)
+        learned = self._predictor.predict(ask.service, ask.tenant_id, seen, ask.prompt_tokens, features, ask.borders)
         remembered = learned is not None and learned.predictor == MEMORY
         if remembered or self._reader is None or not self._reader.serves(ask.service):
             then(learned, unread=False)

@@ -31,14 +31,22 @@ class FakeTextPredictor:
         self.name = name
         self.known = dict(known or {})
         self.seen: list[tuple[str, int | None, RequestFeatures]] = []
+        self.borders: tuple[int, ...] = ()  # that were asked for last
 
     def look(self, texts: Sequence[str]) -> int:
         return sum(map(len, texts))
 
     def predict(
-        self, service: str, tenant_id: int | None, features: int, prompt_tokens: int, request: RequestFeatures
+        self,
+        service: str,
+        tenant_id: int | None,
+        features: int,
+        prompt_tokens: int,
+        request: RequestFeatures,
+        borders: tuple[int, ...] = (),
     ) -> LengthOdds | None:
         self.seen.append((service, tenant_id, request))
+        self.borders = borders
         return odds_of(self.known[features], self.name) if features in self.known else None
 
     def observe(

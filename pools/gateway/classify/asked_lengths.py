@@ -72,8 +72,18 @@ class LengthAsker:
             return False
         return True
 
-    def ask(self, service: str, features: RequestFeatures, prompt_tokens: int, texts: Sequence[str]) -> Asked | None:
-        """Sends the question; its answer is to be had from `answer`. None: it cannot be asked."""
+    def ask(
+        self,
+        service: str,
+        features: RequestFeatures,
+        prompt_tokens: int,
+        texts: Sequence[str],
+        borders: tuple[int, ...] = (),
+    ) -> Asked | None:
+        """Sends the question; its answer is to be had from `answer`. None: it cannot be asked.
+
+        `borders`: of the classes that are decided by, as of LengthOdds: odds that are learned have borders there, too.
+        """
         connection = self._connection
         if connection is None or not texts:
             return None
@@ -81,7 +91,7 @@ class LengthAsker:
         until_s = time.monotonic() + self._budget_s
         tenant, shown = features.tenant_id, shown_of(features)
         try:
-            asked = frame(Ask(self._number, until_s, service, tenant, prompt_tokens, cut(texts), shown))
+            asked = frame(Ask(self._number, until_s, service, tenant, prompt_tokens, cut(texts), shown, borders))
         except ValueError:  # a text that is no Unicode
             return None
         return Asked(self._number, connection.ask(self._number, asked))

@@ -152,7 +152,8 @@ class Classifier:
         """
         asked = None
         if self.lengths is not None and self._asks(features, classified):
-            asked = self.lengths.ask(service.name, features, classified.prompt_tokens, texts)
+            borders = self._grid(service).output_borders if service.classes else ()
+            asked = self.lengths.ask(service.name, features, classified.prompt_tokens, texts, borders)
         counted = None
         if self.tokenizers is not None and self._counts(service, classified):
             counted = await self.tokenizers.count(service.name, texts, features.text_bytes)

@@ -73,6 +73,22 @@ def test_predictions_follow_when_all_answers_grow_longer(monkeypatch: pytest.Mon
     assert 4 * TOPICS["explain"] < median(predictor, "write") <= 4.1 * TOPICS["write"]
 
 
+def test_borders_that_are_asked_for_get_the_share_that_the_scale_has_and_the_fifths_stay() -> None:
+    predictor = taught(400)
+    features, shown = predictor.look(["compare something please"]), request("compare something please")
+    plain, asked = (predictor.predict("chat", 1, features, 5, shown, borders) for borders in ((), (1, 300, 9_999)))
+    assert plain is not None
+    assert asked is not None
+    assert set(asked.borders) == {*plain.borders, 300}, "nothing is shorter than 1 or longer than 9,999"
+    scale = predictor.scales["chat"]
+    shares = [1.0 - scale.odds("", 0.0, 1.0, (border,)).exceeds(border) for border in (30, 300)]
+    known = np.array(scale.by_arrival())
+    assert shares == pytest.approx([np.mean(known <= border) for border in (30, 300)], abs=0.01)
+    assert [asked.exceeds(border) for border in plain.borders] == pytest.approx(
+        [plain.exceeds(border) for border in plain.borders]
+    )
+
+
 def test_an_answer_without_a_token_is_refused() -> None:
     predictor = LengthPredictor(SALT)
     with pytest.raises(ValueError, match="has a token or more, not 0"):

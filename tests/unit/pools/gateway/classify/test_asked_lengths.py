@@ -201,6 +201,7 @@ async def test_what_the_process_says_comes_before_history_and_after_a_prompt_tha
         "LL",
         pytest.approx(0.9, abs=0.01),
     )
+    assert house.predictor.borders == (24,), "an answer of 25 tokens is of the longer class"
     assert await classified(classifier, FEATURES, "unknown") == (65, "history", "LL", pytest.approx(104 / 128))
     seen = replace(FEATURES, digest=b"d")
     ended(classifier, seen, 9)
