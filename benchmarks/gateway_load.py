@@ -263,6 +263,7 @@ async def drive(order: Order, args: argparse.Namespace) -> dict[str, Any]:
         "ttft_p50_ms": quantile_ms(tally.ttft_us, 0.5),
         "ttft_p99_ms": quantile_ms(tally.ttft_us, 0.99),
         "request_p50_ms": quantile_ms(tally.request_us, 0.5),
+        "request_p99_ms": quantile_ms(tally.request_us, 0.99),
         "chunk_p50_ms": quantile_ms(tally.chunk_us, 0.5),
         "chunk_p99_ms": quantile_ms(tally.chunk_us, 0.99),
     }
