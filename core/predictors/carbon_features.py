@@ -94,7 +94,7 @@ def features(grid: Grid, origins: Whole, leads: Whole) -> tuple[Floats, Floats]:
     columns += [_at(x, target - WEEK * k) - reference for k in range(1, WEEKS_BACK + 1)]
     day, week, month = (_trailing(x, hours)[origins - 1] for hours in (DAY, WEEK, MEMORY))
     columns += [day - week, week - month, _at(x, origins - 1) - day]
-    off = _off(x)
+    off = off_days(x)
     columns += [_at(off, origins - k) for k in (1, 2, 3, 6, 12)]
     if grid.weather is not None:
         columns += [one for row in grid.weather.T for one in _sky(row, origins, target, back)]
@@ -106,7 +106,7 @@ def unrest(grid: Grid, origins: Whole) -> Floats:
 
     Errors of forecasts grow and shrink with it: it is what intervals are measured in.
     """
-    return np.maximum(_at(_trailing(np.abs(_off(logs(grid.carbon))), 2 * WEEK), origins - 1), _LEAST_UNREST)
+    return np.maximum(_at(_trailing(np.abs(off_days(logs(grid.carbon))), 2 * WEEK), origins - 1), _LEAST_UNREST)
 
 
 def logs(carbon: Floats) -> Floats:
@@ -121,7 +121,7 @@ def _sky(row: Floats, origins: Whole, target: Whole, back: Whole) -> list[Floats
     of_day = _at(daily, target)
     return [
         *(now, now - before, of_day, now - _at(row, target - back), now - _at(row, target - 3)),
-        *(of_day - _at(daily, origins - 1), _at(_off(row), origins - 1)),
+        *(of_day - _at(daily, origins - 1), _at(off_days(row), origins - 1)),
     ]
 
 
@@ -132,8 +132,8 @@ def _at(row: Floats, at: Whole) -> Floats:
     )
 
 
-def _off(row: Floats) -> Floats:
-    """Returns how far each hour lies off the mean of the same hour of the DAYS_BACK days before."""
+def off_days(row: Floats) -> Floats:
+    """Returns (n,) how far each of (n,) hours lies off the mean of the same hour of the DAYS_BACK days before."""
     hours = np.arange(row.size)
     return row - _mean(np.stack([_at(row, hours - DAY * k) for k in range(1, DAYS_BACK + 1)]))
 

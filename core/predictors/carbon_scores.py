@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -69,18 +70,31 @@ class GridScores:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class Made:
+    """Holds what a model forecast from some origins, and the seconds of CPU that it took."""
+
     quantiles: Floats  # (3, origins, LEADS)
     forecast_s: float  # of all of them
     training_s: float
 
 
 Report = Callable[[str], None]
-Maker = Callable[[Grid, Whole], _Made]
+Maker = Callable[[Grid, Whole], Made]  # may raise TooShort and Silent
+NOTHING_MORE: Mapping[str, Maker] = MappingProxyType({})
 
 
-def score(name: str, grid: Grid, start: int, end: int, relearn_days: int, report: Report) -> GridScores:
+def score(
+    name: str,
+    grid: Grid,
+    start: int,
+    end: int,
+    relearn_days: int,
+    report: Report,
+    more: Mapping[str, Maker] = NOTHING_MORE,
+) -> GridScores:
     """Scores all models on the hours [start, end) of a grid, counted from its first; calls `report` as it goes.
+
+    `more`: models that are not of `core`, such as networks, by their names.
 
     Raises:
         ValueError: There are less than four days to score, or less than 28 days before.
@@ -89,20 +103,20 @@ def score(name: str, grid: Grid, start: int, end: int, relearn_days: int, report
         raise ValueError(f"{name}: a score needs {MEMORY // DAY} days of values before --from and {DAYS} days after it")
     found, before, silent = [], {}, {}
     tested = max(MEMORY, start - BACK_TEST_DAYS * DAY)
-    for model, make in _makers(grid, relearn_days).items():
+    for model, make in {**_makers(grid, relearn_days), **more}.items():
         report(f"{name}: {model}")
         try:
             found.append(_scored(name, model, grid, start, end, make))
             if start - tested >= LEADS:
                 before[model] = _scored(name, model, grid, tested, start, make).pinball
-        except (TooShort, _Silent) as reason:
+        except (TooShort, Silent) as reason:
             silent[model] = str(reason)
     chosen = min(before, key=lambda model: before[model], default=None)
     return GridScores(name, chosen, tuple(sorted(found, key=lambda one: one.pinball)), silent)
 
 
-class _Silent(Exception):
-    """A model has nothing to say about some of the hours that are scored."""
+class Silent(Exception):
+    """A model has nothing to say about some of the hours that are scored, or cannot be had. The text says why."""
 
 
 def _makers(grid: Grid, relearn_days: int) -> Mapping[str, Maker]:
@@ -114,7 +128,7 @@ def _makers(grid: Grid, relearn_days: int) -> Mapping[str, Maker]:
 
 
 def _by_history(name: str) -> Maker:
-    def make(grid: Grid, origins: Whole) -> _Made:
+    def make(grid: Grid, origins: Whole) -> Made:
         begun = time.process_time()
         made = np.empty((len(QUANTILES), origins.size, LEADS))
         for number, hours in enumerate(origins.tolist()):
@@ -122,24 +136,24 @@ def _by_history(name: str) -> Maker:
             history = History(seen.carbon, seen.first_hour, DAY, 0.0)
             for row, quantile in enumerate(QUANTILES):
                 made[row, number] = MODELS[name](history, LEADS, quantile)
-        return _Made(made, time.process_time() - begun, 0.0)
+        return Made(made, time.process_time() - begun, 0.0)
 
     return make
 
 
 def _learned(relearn_days: int, weather: bool) -> Maker:
-    def make(grid: Grid, origins: Whole) -> _Made:
+    def make(grid: Grid, origins: Whole) -> Made:
         """Learns from all that was known at the first origin, and again each `relearn_days` days."""
         own = grid if weather else grid.without_weather()
         made, forecast_s, training_s = [], 0.0, 0.0
-        for part in _stretches(origins, relearn_days):
+        for part in stretches(origins, relearn_days):
             begun = time.process_time()
             model = fit(_past(own, int(part[0])))
             learned = time.process_time()
             made.append(np.concatenate([_one(model, own.until(hours)) for hours in part.tolist()], axis=1))
             training_s += learned - begun
             forecast_s += time.process_time() - learned
-        return _Made(np.concatenate(made, axis=1), forecast_s, training_s)
+        return Made(np.concatenate(made, axis=1), forecast_s, training_s)
 
     return make
 
@@ -153,7 +167,8 @@ def _one(model: CarbonModel, seen: Grid) -> Floats:
     return model.forecast(seen, LEADS, QUANTILES)[:, None, :]
 
 
-def _stretches(origins: Whole, days: int) -> Iterator[Whole]:
+def stretches(origins: Whole, days: int) -> Iterator[Whole]:
+    """Cuts origins where a model is learned again."""
     number = (origins - origins[0]) // (days * DAY)
     for one in np.unique(number).tolist():
         yield origins[number == one]
@@ -166,9 +181,9 @@ def _scored(grid_name: str, model: str, grid: Grid, start: int, end: int, make: 
     low, middle, high = made.quantiles
     known = ~np.isnan(truth)
     if np.isnan(made.quantiles[:, known]).any():
-        raise _Silent(f"it has nothing to say about {np.isnan(middle[known]).mean():.0%} of the hours")
+        raise Silent(f"it has nothing to say about {np.isnan(middle[known]).mean():.0%} of the hours")
     if not known.any():
-        raise _Silent("no hour of this time is known")
+        raise Silent("no hour of this time is known")
     losses = [pinball(truth[known], row[known], at) for row, at in zip(made.quantiles, QUANTILES, strict=True)]
     inside = (truth >= low) & (truth <= high)
     regret, clean, chance = _plans(truth, middle)
@@ -215,6 +230,6 @@ def _plans(truth: Floats, middle: Floats) -> tuple[float, float, float]:
                 sums += (by_forecast - clean, clean, RUNS_HOURS * real.mean() - clean)
                 days += 1
     if not days:
-        raise _Silent("no day of this time is known throughout")
+        raise Silent("no day of this time is known throughout")
     regret, clean, chance = (DAYS * sums / days).tolist()
     return regret, clean, chance

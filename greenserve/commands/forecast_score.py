@@ -43,10 +43,13 @@ def score(
     """Show how good forecasts of 96 hours are, one a day, from 28 days of history: MAPE by day ahead, pinball loss, how
     many hours the interval from 10 to 90 % covers, the grams that a plan by the forecast costs, and seconds of CPU.
 
-    Models that learn do so from all that lies before a forecast. Scoring takes about two minutes a grid. `*` marks the
-    model that a back-test on the 60 days before chooses.
+    Models that learn do so from all that lies before a forecast; `gru` from all grids of the file, also where only some
+    are scored. Scoring takes about two minutes a grid, and some minutes more for `gru`. `*` marks the model that a
+    back-test on the 60 days before chooses.
     """
     from core.predictors import carbon_scores
+    from telemetry.forecasts.learned import GRU
+    from telemetry.forecasts.learned.carbon_makers import GruMakers
 
     from .carbon_files import BadFile, grids
 
@@ -59,13 +62,13 @@ def score(
     unknown = sorted(set(names) - set(known))
     if unknown:
         fail(f"--grid: {carbon} has no {', '.join(unknown)}; it has {', '.join(known)}", 2)
-    found = []
+    found, networks = [], GruMakers(known, relearn_days)
     for name in names or known:
         grid = known[name]
         start, end = (_hours(day) - grid.first_hour for day in (since, until + timedelta(days=1)))
         end = min(end, grid.carbon.size)
         try:
-            found.append(carbon_scores.score(name, grid, start, end, relearn_days, _progress))
+            found.append(carbon_scores.score(name, grid, start, end, relearn_days, _progress, {GRU: networks.of(name)}))
         except ValueError as error:
             click.echo(f"{error}", err=True)
     if not found:

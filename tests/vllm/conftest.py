@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import skip_or_fail
 from tests.fakes.simnode import ROOT
 from tests.netns.namespaces import lacking
 
@@ -37,6 +39,27 @@ def vllm() -> Path:
             pytest.fail(why)
         pytest.skip(why)
     return VLLM
+
+
+@pytest.fixture(scope="session")
+def with_torch() -> Callable[..., str]:
+    """Runs a script, or `greenserve ...`, by the product's Python with the packages of .venv-vllm: PyTorch, ONNX and
+    ONNX Runtime among them. Returns what it prints; `surroundings` go to its environment."""
+    needed = "torch, onnx, onnxruntime"
+    if not PYTHON.exists():
+        skip_or_fail("no .venv-vllm: `scripts/install vllm` makes it, and says what it lacks")
+    (site,) = (PYTHON.parent.parent / "lib").glob("python3*/site-packages")
+    if subprocess.run([PYTHON, "-c", f"import {needed}"], capture_output=True, timeout=120).returncode:
+        skip_or_fail(f"no {needed} in .venv-vllm: `scripts/install vllm` installs them")
+
+    def run(*words: object, **surroundings: str) -> str:
+        command = [sys.executable, "-m", "tests.vllm.with_torch", str(site), *map(str, words)]
+        env = {**os.environ, "HF_HUB_OFFLINE": "1", **surroundings}
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=180)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import skip_or_fail
-from tests.fakes.simnode import ROOT
-
-from .server import PYTHON
-
 SCRIPT = Path(__file__).with_name("length_encoder.py")
-NEEDED = ("torch", "onnx", "onnxruntime")
 KINDS = ("tiny", "short", "medium", "long", "endless")
-
-
-@pytest.fixture(scope="module")
-def site() -> Path:
-    """The packages of .venv-vllm, PyTorch, ONNX and ONNX Runtime among them."""
-    if not PYTHON.exists():
-        skip_or_fail("no .venv-vllm: `scripts/install vllm` makes it, and says what it lacks")
-    (found,) = (PYTHON.parent.parent / "lib").glob("python3*/site-packages")
-    tried = subprocess.run([PYTHON, "-c", f"import {', '.join(NEEDED)}"], capture_output=True, timeout=120)
-    if tried.returncode:
-        skip_or_fail(f"no {', '.join(NEEDED)} in .venv-vllm: `scripts/install vllm` installs them")
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +30,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(site, tmp_path):
-    def ask(*words: object) -> str:
-        command = [sys.executable, "-m", "tests.vllm.with_torch", str(site), *map(str, words)]
-        surroundings = {**os.environ, "GREENSERVE_VAR": str(tmp_path / "var"), "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=180)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return ask
+def run(with_torch, tmp_path):
+    return functools.partial(with_torch, GREENSERVE_VAR=str(tmp_path / "var"))
 
 
 def test_small_encoder_learns_from_nothing_and_the_same_seed_gives_the_same_files(run, data, tmp_path):

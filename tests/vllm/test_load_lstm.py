@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-from tests.fakes.simnode import ROOT
-
-from .server import PYTHON
 
 SCRIPT = Path(__file__).with_name("load_lstm.py")
 
 
 @pytest.fixture(scope="module")
-def found(vllm: Path):
-    (site,) = (PYTHON.parent.parent / "lib").glob("python3*/site-packages")
-    command = [sys.executable, "-m", "tests.vllm.with_torch", str(site), str(SCRIPT)]
-    done = subprocess.run(command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def found(with_torch):
+    return json.loads(with_torch(SCRIPT))
 
 
 def test_it_does_about_as_well_as_the_best_statistical_model(found) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 
 from core.predictors.load_scores import Learner
 from core.predictors.seasonal import History, Model
+from pools.lengths.encoder.needs import REMEDY
 
-LSTM = "lstm"
-REMEDY = 'pip install "greenserve[learned]"'
+__all__ = ["GRU", "LSTM", "REMEDY", "available", "load_learners"]
+
+LSTM, GRU = "lstm", "gru"  # names of models
 
 
 def available() -> bool:

@@ -197,3 +197,22 @@ def test_a_model_is_silent_when_it_cannot_learn(monkeypatch):
     assert found.silent == {"trees": "40 days are known, and 60 are needed to learn from"}
     with pytest.raises(ValueError, match="28 days of values before --from"):
         carbon_scores.score("north", grid(50), 20 * DAY, 46 * DAY, 92, print)
+
+
+def test_models_from_elsewhere_are_scored_with_the_others_when_they_are_given(monkeypatch):
+    monkeypatch.setattr(carbon_scores, "MODELS", {"day ago": MODELS["day ago"]})
+    known = grid(50).without_weather()
+
+    def knows_all(own, origins):
+        truth = np.stack([own.carbon[at : at + LEADS] for at in origins])
+        return carbon_scores.Made(np.stack([truth] * 3), 0.9, 7.0)
+
+    def absent(own, origins):
+        raise carbon_scores.Silent("it is not installed")
+
+    more = {"oracle": knows_all, "absent": absent}
+    found = carbon_scores.score("north", known, 40 * DAY, 46 * DAY, 92, print, more)
+    assert [one.model for one in found.scores] == ["oracle", "day ago"]
+    assert (found.scores[0].pinball, found.scores[0].forecast_s, found.scores[0].training_s) == (0.0, 0.3, 7.0)
+    assert found.chosen == "oracle"
+    assert found.silent["absent"] == "it is not installed"

@@ -15,6 +15,7 @@ from core.predictors import carbon_scores, carbon_training
 from core.predictors.seasonal import MODELS
 from greenserve.cli import cli
 from greenserve.commands.carbon_files import BadFile, grids
+from telemetry.forecasts.learned import carbon_makers
 
 HEADER = "region,utc,g_per_kwh\n"
 SKY = "region,utc,wind_m_s,temperature_k,dewpoint_k,irradiance_w_m2,precipitation\n"
@@ -73,6 +74,7 @@ def test_a_file_is_scored_when_days_are_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(carbon_training, "TREES", 4)
     monkeypatch.setattr(carbon_training, "EVERY_HOURS", 23)
     monkeypatch.setattr(carbon_scores, "MODELS", {"day ago": MODELS["day ago"]})
+    monkeypatch.setattr(carbon_makers, "available", lambda: False)
     carbon = str(write(tmp_path / "carbon.csv", hours(75) + "SOUTH,2021-01-01T00:00Z,200\n"))
     asked = ("forecast", "score", "--carbon", carbon, "--from", "2021-03-08", "--to", "2021-03-13")
     found = CliRunner().invoke(cli, [*asked, "--json"])
@@ -80,6 +82,7 @@ def test_a_file_is_scored_when_days_are_named(tmp_path: Path, monkeypatch: pytes
     (grid,) = json.loads(found.stdout)["grids"]
     assert {one["model"]: one["forecasts"] for one in grid["scores"]} == {"day ago": 3, "trees": 3}
     assert grid["scores"][0]["mape"][0] == pytest.approx(0.0, abs=1e-3)
+    assert grid["silent"]["gru"] == 'PyTorch is not installed: pip install "greenserve[learned]"'
     assert "NORTH: trees" in found.stderr
     assert "SOUTH: a score needs 28 days of values before --from and 4 days after it" in found.stderr
     shown = CliRunner().invoke(cli, [*asked, "--grid", "NORTH"])
