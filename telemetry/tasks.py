@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 # A batch can come again only while it is in the stream; two days after the agent's last one is far beyond that.
 BATCH_MEMORY = timedelta(days=2)
 SCORING_S = 10.0  # of a run, for feeds and for load each
-LEARNING_S = 60.0  # of a run; a feed takes some 15 s, and is not begun after it
+LEARNING_S = 60.0  # of a run; a feed takes some 15 s, with weather 30 s, and is not begun after it
 
 
 @shared_task

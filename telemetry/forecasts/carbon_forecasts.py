@@ -54,7 +54,7 @@ def score(feed: CarbonFeed, now: datetime) -> tuple[Score, ...]:
     origins = rolling_origins(history.values.size, steps, ORIGINS, history.day)
     own = own_forecasts(feed, history, step_s, origins, steps) if origins else None
     given = {} if own is None else {forecast_record.PROVIDER: own}
-    scores = back_test(history, _models(feed), origins, steps, QUANTILE, given)
+    scores = back_test(history, _models(feed, now), origins, steps, QUANTILE, given)
     scored = {score.model for score in scores}
     unproven = forecasts_itself(feed, now) and forecast_record.PROVIDER not in scored
     chosen = scores[0].model if scores and not unproven else None
@@ -66,13 +66,13 @@ def score(feed: CarbonFeed, now: datetime) -> tuple[Score, ...]:
     return scores
 
 
-def _models(feed: CarbonFeed) -> Mapping[str, Model]:
-    return {**forecast_record.models(), **learned_carbon.models(feed)}
+def _models(feed: CarbonFeed, now: datetime) -> Mapping[str, Model]:
+    return {**forecast_record.models(), **learned_carbon.models(feed, now)}
 
 
-def _model(feed: CarbonFeed, name: str) -> Model | None:
+def _model(feed: CarbonFeed, name: str, now: datetime) -> Model | None:
     """Returns a model by its name. Only for one that was learned its arrays are read from the database."""
-    return forecast_record.models().get(name) or _models(feed).get(name)
+    return forecast_record.models().get(name) or _models(feed, now).get(name)
 
 
 def forecasts_itself(feed: CarbonFeed, now: datetime) -> bool:
@@ -118,17 +118,28 @@ def extend(feed: CarbonFeed, now: datetime) -> int:
             return 0
         model = forecast_record.FALL_BACK
         CarbonFeed.objects.filter(pk=feed.pk).update(forecast_model=model)
+    if not learned_carbon.can_forecast(feed, model, now):
+        model = _use_next_best(feed, model)
     step_s = histories.step_s(feed)
-    if step_s is None or not _due(feed, model, now, step_s):
+    if not model or step_s is None or not _due(feed, model, now, step_s):
         return 0
     history = histories.carbon(feed, now, step_s)
     horizon_s = feeds.forecast_horizon_s()
     steps = math.ceil((now.timestamp() + horizon_s) / step_s) - history.next_step
-    forecast = _model(feed, model)
+    forecast = _model(feed, model, now)
     if steps < 1 or history.values.size == 0 or forecast is None:
         return 0
     values = forecast(history, steps, QUANTILE)
     return feeds.append(feed, _points(feed, history, step_s, values, now), now, model)
+
+
+def _use_next_best(feed: CarbonFeed, lost: str) -> str:
+    """Has the best of the other models used until the next back-test; returns it, empty for the provider's own."""
+    others = (score.model for score in forecast_record.newest(feed) if score.model != lost)
+    best = next(others, forecast_record.FALL_BACK)
+    feed.forecast_model = "" if best == forecast_record.PROVIDER else best
+    CarbonFeed.objects.filter(pk=feed.pk).update(forecast_model=feed.forecast_model)
+    return feed.forecast_model
 
 
 def _due(feed: CarbonFeed, model: str, now: datetime, step_s: float) -> bool:

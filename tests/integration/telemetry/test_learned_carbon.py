@@ -87,7 +87,7 @@ def test_nothing_is_learned_when_the_past_is_short(feed):
     row = LearnedForecast.objects.get(feed=feed)
     assert row.note == "56 days are known, and 60 are needed to learn from; the last 14 days are kept for back-tests"
     assert row.model is None
-    assert learned_carbon.models(feed) == {}
+    assert learned_carbon.models(feed, NOW) == {}
     assert "trees" not in {score.model for score in carbon_forecasts.score(feed, NOW)}
 
 
@@ -115,7 +115,7 @@ def test_others_are_learned_when_one_fails(feed, monkeypatch):
 
 def test_a_model_is_left_out_when_it_cannot_be_read(feed):
     LearnedForecast.objects.create(feed=feed, tried_at=NOW, learned_at=NOW, hours=1500, model=b"no model")
-    assert learned_carbon.models(feed) == {}
+    assert learned_carbon.models(feed, NOW) == {}
     assert feeds.zone(feed) == feed.zone
 
 
@@ -132,7 +132,7 @@ def test_the_learned_model_is_not_read_when_another_one_forecasts(feed):
 def test_steps_have_their_hours_value_when_they_are_shorter(feed):
     measure(feed, DAYS)
     learned_carbon.learn(feed, NOW)
-    model = learned_carbon.models(feed)["trees"]
+    model = learned_carbon.models(feed, NOW)["trees"]
     hourly = histories.carbon(feed, NOW, HOUR_S)
     fine = History(np.repeat(hourly.values, 12), hourly.first_step * 12, 288, 0.0)
     by_hour, by_step = model(hourly, 30, 0.5), model(fine, 30 * 12, 0.5)
