@@ -20,7 +20,7 @@ from pools.access import rights
 from telemetry import selectors
 from telemetry.forecasts import forecast_record, learned_carbon
 from telemetry.models import CarbonFeed
-from telemetry.selectors import feed_status, single_entities
+from telemetry.selectors import feed_status, single_entities, weather_status
 from telemetry.selectors.frames import FeedState, IntensityStep, TimeRange, Values
 
 from . import chart_pages
@@ -97,7 +97,8 @@ def feeds(request: HttpRequest) -> HttpResponse:
 
 
 def _find(request: HttpRequest, feed_id: int) -> CarbonFeed:
-    found = CarbonFeed.objects.select_related("site").filter(pk=feed_id, site__in=rights.sites_of(request.user)).first()
+    rows = CarbonFeed.objects.select_related("site__weather_feed")
+    found = rows.filter(pk=feed_id, site__in=rights.sites_of(request.user)).first()
     if found is None:
         raise Http404("no such feed")
     return found
@@ -108,7 +109,10 @@ def _find(request: HttpRequest, feed_id: int) -> CarbonFeed:
 def feed(request: HttpRequest, feed_id: int) -> HttpResponse:
     found, now = _find(request, feed_id), datetime.now(UTC)
     status = feed_status.status(found, now)
+    weather = weather_status.status(found)
     context = chart_pages.context(request, reverse("feed-figures", args=[feed_id]), ("values", "error")) | {
+        "weather": weather,
+        "weather_span": weather_status.known_span(found) if weather else (None, None),
         "feed": found,
         "status": status,
         "gaps": [(at, end, end - at) for at, end in reversed(status.gaps)],

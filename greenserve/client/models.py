@@ -664,6 +664,7 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
         source: Shown under every figure drawn from it.
         forecast_model: The model whose forecast counts; blank: the provider's own.
         failures: In a row.
+        weather: Of its site, for its forecasts; null: no weather feed.
     """
 
     id: int
@@ -682,6 +683,7 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str
     last_error_at: Time | None
     failures: int
+    weather: WeatherUse | None
     etag: str
 
 
@@ -2061,6 +2063,22 @@ class WeatherFeed(msgspec.Struct, frozen=True, kw_only=True):
     last_error_at: Time | None
     failures: int
     etag: str
+
+
+class WeatherUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The weather of a feed's site.
+
+    Attributes:
+        provider: Where it comes from.
+        used: The forecast that counts reads it (trees with weather).
+        last_ok_at: When it came last; null: never.
+        last_error: What went wrong the last time; empty: nothing.
+    """
+
+    provider: str
+    used: bool
+    last_ok_at: Time | None
+    last_error: str
 
 
 class ApplyStudy(TypedDict, total=False):

@@ -24,6 +24,8 @@ from pools.models import ModelCard, Node, Service
 from scheduler import sleepers
 from scheduler.control import shortages
 from scheduler.operations.configure.registry import Owned, of
+from telemetry.models import CarbonFeed
+from telemetry.selectors import weather_status
 
 from .bodies import ByType
 from .filters import filterset
@@ -61,6 +63,18 @@ class GpuCounts(serializers.Field):
         for gpu in node.gpus.all():
             counts[gpu.gpu_type] = counts.get(gpu.gpu_type, 0) + 1
         return counts
+
+
+class WeatherUse(serializers.Serializer):
+    """The weather of a feed's site."""
+
+    provider = serializers.CharField(help_text="Where it comes from.")
+    used = serializers.BooleanField(help_text="The forecast that counts reads it (trees with weather).")
+    last_ok_at = serializers.DateTimeField(allow_null=True, help_text="When it came last; null: never.")
+    last_error = serializers.CharField(help_text="What went wrong the last time; empty: nothing.")
+
+    def get_attribute(self, instance: CarbonFeed) -> weather_status.WeatherStatus | None:
+        return weather_status.status(instance)
 
 
 def _counts() -> serializers.Field:
@@ -129,6 +143,7 @@ class ShortageSerializer(serializers.Serializer):
         return shortages.shown(instance)
 
 
+_ASKED = ("last_tried_at", "last_ok_at", "last_error", "last_error_at", "failures")
 # What is shown beside the fields that are set by hand.
 MORE: Mapping[str, Mapping[str, Any]] = {
     "nodes": {"site": lambda: _text("cluster.site.name"), "gpus": lambda: GpuCounts(source="*", read_only=True)},
@@ -143,10 +158,13 @@ MORE: Mapping[str, Mapping[str, Any]] = {
     "models": {"shape": lambda: Shape(source="*", read_only=True)},
     "gpus": {"site": lambda: _text("node.cluster.site.name")},
     "pools": {"partition": lambda: _text("request_class.partition.name"), "gpu_budget": _counts, "workers": _counts},
-    **{
-        kind: dict.fromkeys(("last_tried_at", "last_ok_at", "last_error", "last_error_at", "failures"))
-        for kind in ("feeds", "weather-feeds")
+    "feeds": {
+        **dict.fromkeys(_ASKED),
+        "weather": lambda: WeatherUse(
+            read_only=True, allow_null=True, help_text="Of its site, for its forecasts; null: no weather feed."
+        ),
     },
+    "weather-feeds": dict.fromkeys(_ASKED),
     "report-schedules": {"last_period": None, "last_error": None},
     **{
         kind: {"entered_at": None}
@@ -239,6 +257,8 @@ def rows_of(owned: Owned) -> QuerySet[Any]:
     if owned.kind in ("nodes", "gpus"):
         paths.append(owned.site.replace(".", "__"))
     found = owned.model._default_manager.select_related(*paths) if paths else owned.model._default_manager.all()
+    if owned.kind == "feeds":
+        found = found.select_related("site__weather_feed")
     if owned.kind == "services":
         found = shortages.with_shortages(sleepers.with_states(found))
     return found.prefetch_related(*owned.many, *RELATED.get(owned.kind, ())).order_by()
