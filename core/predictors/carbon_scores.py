@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .back_test import pinball
+from .back_test import INTERVAL, pinball, plans
 from .boosted_carbon import CarbonModel
 from .carbon_features import DAY, LEADS, MEMORY, Floats, Grid, Whole
 from .carbon_training import TooShort, fit
@@ -27,8 +27,7 @@ from .seasonal import MODELS, History
 
 DAYS = LEADS // DAY
 RUNS_HOURS = 6  # of a day, of the load that regret is counted for
-QUANTILES = (0.1, 0.5, 0.9)
-WITHIN = QUANTILES[2] - QUANTILES[0]
+QUANTILES = (INTERVAL[0], 0.5, INTERVAL[1])
 BACK_TEST_DAYS = 60  # before the scored time, by which the model is chosen
 RELEARN_DAYS = 92
 TREES, TREES_WEATHER = "trees", "trees with weather"
@@ -220,16 +219,8 @@ def _plans(truth: Floats, middle: Floats) -> tuple[float, float, float]:
 
     Days with an unknown hour count in none of them; the figures are then of the days that are left, times DAYS.
     """
-    sums = np.zeros(3)
-    days = 0
-    for part in _days():
-        for real, said in zip(truth[:, part], middle[:, part], strict=True):
-            if not np.isnan(real).any():
-                clean = np.sort(real)[:RUNS_HOURS].sum()
-                by_forecast = real[np.argsort(said, kind="stable")[:RUNS_HOURS]].sum()
-                sums += (by_forecast - clean, clean, RUNS_HOURS * real.mean() - clean)
-                days += 1
-    if not days:
+    found = plans(truth.reshape(-1, DAY), middle.reshape(-1, DAY), RUNS_HOURS)
+    if found is None:
         raise Silent("no day of this time is known throughout")
-    regret, clean, chance = (DAYS * sums / days).tolist()
-    return regret, clean, chance
+    kwh = DAYS * RUNS_HOURS
+    return kwh * found.regret, kwh * found.clean, kwh * found.chance

@@ -684,6 +684,7 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
     last_error_at: Time | None
     failures: int
     weather: WeatherUse | None
+    forecast_scores: tuple[ForecastScore, ...]
     etag: str
 
 
@@ -703,6 +704,31 @@ class FleetPrediction(msgspec.Struct, frozen=True, kw_only=True):
     cost_per_h: float | None
     currency: str
     unknown: tuple[str, ...]
+
+
+class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
+    """Shows how a model did in the newest back-test of a feed, in the feed's unit: g/kWh, or currency a kWh.
+
+    Attributes:
+        steps: How far ahead each origin looked.
+        mape: Mean error of the median, as a share of the truth.
+        coverage: Share of the steps between the quantiles 0.1 and 0.9; null: not known.
+        regret: What a kWh that waits for the lowest quarter of the steps ahead emits (or costs) by the forecast,
+            beyond what it would by the truth; null: not known.
+    """
+
+    model: str
+    chosen: bool
+    scored_at: Time
+    step_s: float
+    steps: int
+    origins: int
+    samples: int
+    quantile: float
+    pinball: float
+    mape: float | None
+    coverage: float | None
+    regret: float | None
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):

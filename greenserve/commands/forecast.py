@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 @click.pass_context
 def forecast(context: click.Context, service: str | None, site: str | None, score: bool, as_json: bool) -> None:
     """Show forecasts of load by class (the peak 5-second rates of the next six steps) and of carbon intensity, with the
-    record of each model: mean pinball loss and MAPE of a back-test with rolling origin. `*` marks the one in use.
+    record of each model: mean pinball loss and MAPE of a back-test with rolling origin; of carbon and prices also the
+    share of the steps that its interval from 10 to 90 % covers, and the regret of a kWh that waits for the lowest
+    quarter of the steps ahead. `*` marks the one in use.
 
     `greenserve forecast score` scores carbon models on a file of hours, `score-load` models of load on a file of rates;
     they need no database.
@@ -113,7 +115,7 @@ def _carbon(feed: CarbonFeed, now: datetime) -> dict[str, Any]:
 
 
 def _record(rows: Iterable[ForecastScore]) -> list[dict[str, Any]]:
-    fields = ("model", "quantile", "pinball", "mape", "origins", "steps", "samples", "chosen")
+    fields = ("model", "quantile", "pinball", "mape", "coverage", "regret", "origins", "steps", "samples", "chosen")
     return [
         {**{field: getattr(row, field) for field in fields}, "scored_at_s": row.scored_at.timestamp()} for row in rows
     ]
@@ -132,7 +134,9 @@ def _show(row: dict[str, Any]) -> None:
         click.echo(f"{row['signal']} of {row['site']}: {range_text} in {len(known)} steps, by {row['model']}")
     for one in row["record"]:
         error = "" if one["mape"] is None else f", MAPE {one['mape']:.1%}"
-        loss = f"pinball {one['pinball']:.3g} at {one['quantile']:g}{error}, {one['samples']} steps"
+        covered = "" if one["coverage"] is None else f", 10-90 % covers {one['coverage']:.0%}"
+        regret = "" if one["regret"] is None else f", regret {one['regret']:.3g} {row['unit']}"
+        loss = f"pinball {one['pinball']:.3g} at {one['quantile']:g}{error}{covered}{regret}, {one['samples']} steps"
         click.echo(f"  {'*' if one['chosen'] else ' '} {one['model']}: {loss}")
     if not row["record"]:
         click.echo("    no record yet: too little was measured for a back-test")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
 from core.ports import IntensityPoint
-from core.predictors.back_test import Score, back_test, rolling_origins
+from core.predictors.back_test import Score, back_test, coverage, rolling_origins
 from core.predictors.seasonal import Floats, History, Model
 from telemetry.carbon import feeds
 from telemetry.models import CarbonFeed, CarbonPoint, ForecastScore
@@ -19,6 +20,8 @@ from . import forecast_record, histories, learned_carbon
 
 ORIGINS = 24
 QUANTILE = 0.5
+INTERVALS_EACH = 3  # of the origins intervals are judged from one in so many: they take longer than medians
+INTERVALS_S = 10.0  # for a model; of one that takes longer it is not known what its intervals cover
 ISSUE_S = 1_800.0  # a model's forecast is made anew so often, or each step where steps are longer; each issue is kept
 MAKER = "greenserve"
 
@@ -54,7 +57,9 @@ def score(feed: CarbonFeed, now: datetime) -> tuple[Score, ...]:
     origins = rolling_origins(history.values.size, steps, ORIGINS, history.day)
     own = own_forecasts(feed, history, step_s, origins, steps) if origins else None
     given = {} if own is None else {forecast_record.PROVIDER: own}
-    scores = back_test(history, _models(feed, now), origins, steps, QUANTILE, given)
+    models = _models(feed, now)
+    scores = back_test(history, models, origins, steps, QUANTILE, given)
+    scores = tuple(_with_coverage(score, models, history, origins, steps) for score in scores)
     scored = {score.model for score in scores}
     unproven = forecasts_itself(feed, now) and forecast_record.PROVIDER not in scored
     chosen = scores[0].model if scores and not unproven else None
@@ -64,6 +69,18 @@ def score(feed: CarbonFeed, now: datetime) -> tuple[Score, ...]:
     CarbonFeed.objects.filter(pk=feed.pk).update(forecast_model=model)
     feed.forecast_model = model
     return scores
+
+
+def _with_coverage(
+    score: Score, models: Mapping[str, Model], history: History, origins: Sequence[int], steps: int
+) -> Score:
+    """Adds what a model's intervals cover; a provider's own forecast has none."""
+    if score.model not in models:
+        return score
+    until = time.monotonic() + INTERVALS_S
+    some = origins[::INTERVALS_EACH]
+    found = coverage(history, models[score.model], some, steps, lambda: time.monotonic() < until)
+    return replace(score, coverage=found)
 
 
 def _models(feed: CarbonFeed, now: datetime) -> Mapping[str, Model]:

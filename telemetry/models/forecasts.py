@@ -64,8 +64,10 @@ class ForecastScore(models.Model):
     """A model's score in a back-test with rolling origin: of a feed's carbon, or of a service's load by class.
 
     `pinball` is the mean pinball loss at `quantile`, in the unit of what is forecast (g/kWh, requests a second); `mape`
-    a share, of the median, null where the truth was always 0. `chosen`: the least loss of its run, whose forecasts are
-    used until the next run.
+    a share, of the median, null where the truth was always 0. `coverage`: the share of the steps that lay between the
+    quantiles 0.1 and 0.9. `regret`: what a kWh that waits for the lowest quarter of the steps ahead emits (or costs) by
+    the forecast beyond what it would by the truth. Both are null for load, and where they are not known. `chosen`: the
+    least loss of its run, whose forecasts are used until the next run.
     """
 
     feed = models.ForeignKey(CarbonFeed, on_delete=models.CASCADE, null=True, related_name="forecast_scores")
@@ -80,6 +82,8 @@ class ForecastScore(models.Model):
     quantile = models.FloatField()
     pinball = models.FloatField()
     mape = models.FloatField(null=True)
+    coverage = models.FloatField(null=True)
+    regret = models.FloatField(null=True)
     chosen = models.BooleanField()
 
     class Meta:

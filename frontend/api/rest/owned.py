@@ -24,7 +24,8 @@ from pools.models import ModelCard, Node, Service
 from scheduler import sleepers
 from scheduler.control import shortages
 from scheduler.operations.configure.registry import Owned, of
-from telemetry.models import CarbonFeed
+from telemetry.forecasts import forecast_record
+from telemetry.models import CarbonFeed, ForecastScore
 from telemetry.selectors import weather_status
 
 from .bodies import ByType
@@ -144,6 +145,37 @@ class ShortageSerializer(serializers.Serializer):
 
 
 _ASKED = ("last_tried_at", "last_ok_at", "last_error", "last_error_at", "failures")
+
+
+class ForecastScoreSerializer(serializers.ModelSerializer):
+    """Shows how a model did in the newest back-test of a feed, in the feed's unit: g/kWh, or currency a kWh."""
+
+    mape = serializers.FloatField(allow_null=True, help_text="Mean error of the median, as a share of the truth.")
+    coverage = serializers.FloatField(
+        allow_null=True, help_text="Share of the steps between the quantiles 0.1 and 0.9; null: not known."
+    )
+    regret = serializers.FloatField(
+        allow_null=True,
+        help_text="What a kWh that waits for the lowest quarter of the steps ahead emits (or costs) by the forecast, "
+        "beyond what it would by the truth; null: not known.",
+    )
+
+    class Meta:
+        model = ForecastScore
+        fields = (
+            *("model", "chosen", "scored_at", "step_s", "steps", "origins", "samples"),
+            *("quantile", "pinball", "mape", "coverage", "regret"),
+        )
+
+
+@extend_schema_field(ForecastScoreSerializer(many=True))
+class ForecastScores(serializers.Field):
+    """Shows the newest back-test of a feed's forecasts, least loss first."""
+
+    def to_representation(self, feed: CarbonFeed) -> Any:
+        return ForecastScoreSerializer(forecast_record.newest_of(feed), many=True).data
+
+
 # What is shown beside the fields that are set by hand.
 MORE: Mapping[str, Mapping[str, Any]] = {
     "nodes": {"site": lambda: _text("cluster.site.name"), "gpus": lambda: GpuCounts(source="*", read_only=True)},
@@ -163,6 +195,7 @@ MORE: Mapping[str, Mapping[str, Any]] = {
         "weather": lambda: WeatherUse(
             read_only=True, allow_null=True, help_text="Of its site, for its forecasts; null: no weather feed."
         ),
+        "forecast_scores": lambda: ForecastScores(source="*", read_only=True),
     },
     "weather-feeds": dict.fromkeys(_ASKED),
     "report-schedules": {"last_period": None, "last_error": None},
@@ -257,10 +290,10 @@ def rows_of(owned: Owned) -> QuerySet[Any]:
     if owned.kind in ("nodes", "gpus"):
         paths.append(owned.site.replace(".", "__"))
     found = owned.model._default_manager.select_related(*paths) if paths else owned.model._default_manager.all()
-    if owned.kind == "feeds":
-        found = found.select_related("site__weather_feed")
     if owned.kind == "services":
         found = shortages.with_shortages(sleepers.with_states(found))
+    elif owned.kind == "feeds":
+        found = forecast_record.with_newest(found.select_related("site__weather_feed"))
     return found.prefetch_related(*owned.many, *RELATED.get(owned.kind, ())).order_by()
 
 

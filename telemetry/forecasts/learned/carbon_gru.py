@@ -103,7 +103,7 @@ class Network(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Says what a network is of. `with_weather` are those of its grids that had weather; hours count from the Unix epoch."""
+    """Says what a network is of. `with_weather` are those of its grids that had weather; hours count from the epoch."""
 
     grids: tuple[str, ...]
     with_weather: tuple[str, ...]

@@ -186,8 +186,12 @@ def test_forecast_shows_its_record_when_it_was_scored(site, tmp_path):
     found = run("forecast", "--site", "east", "--score")
     assert "average of east" in found.output
     assert "  * " in found.output
+    assert "covers" not in found.output  # one step ahead is too few for it
     assert ForecastScore.objects.filter(chosen=True).count() == 1
     (row,) = json.loads(run("forecast", "--json").output)
     assert (row["of"], row["unit"], row["site"]) == ("carbon", "g/kWh", "east")
     assert {one["model"] for one in row["record"]} >= {"persistence", "day ago", "profile"}
     assert sum(one["chosen"] for one in row["record"]) == 1
+    assert {(one["coverage"], one["regret"]) for one in row["record"]} == {(None, None)}
+    ForecastScore.objects.update(coverage=0.78, regret=12.34)
+    assert ", 10-90 % covers 78%, regret 12.3 g/kWh, " in run("forecast").output

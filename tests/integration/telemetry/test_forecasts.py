@@ -72,6 +72,8 @@ def test_best_model_forecasts_when_the_provider_does_not(hourly):
     assert (stored[0].model, stored[0].chosen) == (scores[0].model, True)
     assert sum(row.chosen for row in stored) == 1
     assert all(row.mape is not None and row.pinball > 0.0 and row.samples >= 24 * 10 for row in stored)
+    assert all(0.5 < row.coverage <= 1.0 and 0.0 <= row.regret < 200.0 for row in stored)
+    assert stored[0].regret < {row.model: row.regret for row in stored}["persistence"]
     assert carbon_forecasts.extend(hourly, NOW) == 24
     assert carbon_forecasts.extend(hourly, NOW + timedelta(seconds=60)) == 0  # not each time
     made = hourly.points.filter(forecast=True).order_by("start_at")
@@ -114,6 +116,8 @@ def test_better_one_is_used_when_provider_and_models_forecast(hourly, error, bes
     own(hourly, error)
     scores = {score.model: score for score in carbon_forecasts.score(hourly, NOW)}
     assert scores["provider"].pinball == pytest.approx(error / 2.0, abs=3.0)
+    assert (scores["provider"].coverage, scores["profile"].coverage is None) == (None, False)
+    assert scores["provider"].regret == pytest.approx(0.0, abs=1e-6)  # it is off, and in the right order
     hourly.refresh_from_db()
     assert bool(hourly.forecast_model) is bool(best)
     carbon_forecasts.extend(hourly, NOW)
@@ -130,6 +134,13 @@ def test_provider_is_believed_when_it_has_no_record_yet(hourly):
     assert hourly.forecast_model == ""
     assert carbon_forecasts.extend(hourly, NOW) == 0
     assert not any(row.chosen for row in forecast_record.newest(feed=hourly))
+
+
+def test_coverage_is_unknown_when_intervals_take_too_long(hourly, monkeypatch):
+    monkeypatch.setattr(carbon_forecasts, "INTERVALS_S", -1.0)
+    measure(hourly)
+    assert {score.coverage for score in carbon_forecasts.score(hourly, NOW)} == {None}
+    assert all(row.regret is not None for row in forecast_record.newest(feed=hourly))
 
 
 def test_provider_is_judged_by_what_it_had_said_when_it_revised_since(hourly):

@@ -16,7 +16,7 @@ from pools.access.audit import Actor
 from pools.models import ApiKey, AuditEntry, Job, Pool, Service, Site
 from scheduler.batches import batch_keys
 from scheduler.models import IdempotentAnswer
-from telemetry.models import CarbonFeed
+from telemetry.models import CarbonFeed, ForecastScore
 from tests.fakes import seed
 
 pytestmark = pytest.mark.django_db
@@ -222,6 +222,24 @@ def test_each_error_names_its_field_and_what_would_do(api):
         assert answer["errors"][0]["field"] == field
         assert words in answer["errors"][0]["detail"]
     assert problem(api("GET", "decisions/999999/"))["detail"] == "There is no decision 999999 that you may see."
+
+
+def test_a_feed_shows_its_newest_back_test_when_there_were_more(api):
+    feed = CarbonFeed.objects.create(site=Site.objects.create(name="bergen"), provider="gb_carbon_intensity", zone="GB")
+    run = {"step_s": 3_600.0, "steps": 24, "origins": 24, "samples": 576, "quantile": 0.5, "chosen": False}
+    for hours, model, pinball in ((9, "harmonic", 1.0), (3, "profile", 2.5), (3, "template", 2.0)):
+        at = timezone.now() - timedelta(hours=hours)
+        at = at.replace(minute=0, second=0, microsecond=0)
+        ForecastScore.objects.create(feed=feed, model=model, pinball=pinball, scored_at=at, regret=0.5, **run)
+    row = api("GET", f"feeds/~{feed.pk}/").json()
+    assert [(one["model"], one["regret"], one["coverage"]) for one in row["forecast_scores"]] == [
+        ("template", 0.5, None),
+        ("profile", 0.5, None),
+    ]
+    changed = api("PATCH", f"feeds/~{feed.pk}/", {"source": "another"}, If_Match=row["etag"])
+    assert changed.status_code == 200, changed.content
+    assert changed.json()["forecast_scores"] == row["forecast_scores"]
+    assert api("GET", "feeds/").json()["results"][0]["forecast_scores"] == row["forecast_scores"]
 
 
 def test_a_feed_is_asked_again_soon_when_what_was_wrong_is_changed(api):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.predictors.back_test import back_test, mape, pinball, rolling_origins
-from core.predictors.seasonal import MODELS, History
+from core.predictors.back_test import back_test, coverage, mape, pinball, plans, rolling_origins
+from core.predictors.seasonal import MODELS, NEAR_STEPS, History, _near_quantiles
 
 DAY = 24
 FIRST = 20_000 * DAY
@@ -164,6 +164,63 @@ def test_all_are_scored_on_the_same_steps_when_a_provider_forecasts_some():
 def test_nothing_is_scored_when_little_is_known():
     assert back_test(history(np.full(50 * DAY, np.nan)), MODELS, (40 * DAY,), DAY, 0.5) == ()
     assert back_test(history(pattern(2)), MODELS, (), DAY, 0.5) == ()
+
+
+def test_quantiles_of_near_errors_are_numpys_when_they_are_taken_at_once():
+    errors = np.random.default_rng(4).normal(0.0, 10.0, (7, 12))
+    errors[:, 2:9] = np.nan
+    errors[3, 4] = 2.0
+    for quantile in (0.1, 0.37, 0.9):
+        found = _near_quantiles(errors, quantile)
+        for step in range(12):
+            near = errors[:, max(0, step - NEAR_STEPS) : step + NEAR_STEPS + 1]
+            near = near[~np.isnan(near)]
+            expected = np.quantile(near, quantile) if near.size else np.nan
+            np.testing.assert_allclose(found[step], expected, rtol=1e-12)
+    assert np.isnan(_near_quantiles(np.full((3, 2), np.nan), 0.9)).all()
+
+
+@given(
+    rows=st.lists(st.lists(st.floats(0.0, 1e4), min_size=8, max_size=8), min_size=1, max_size=5),
+    seed=st.integers(0, 99),
+)
+def test_regret_is_not_below_zero_when_plans_go_by_any_forecast(rows, seed):
+    truth = np.array(rows)
+    found = plans(truth, np.random.default_rng(seed).normal(size=truth.shape), 2)
+    assert found.regret >= -1e-9
+    assert found.chance >= -1e-9
+    assert plans(truth, truth, 2).regret == 0.0
+
+
+def test_regret_leaves_rows_out_when_a_step_is_unknown():
+    truth = np.array([[1.0, 2.0, 3.0, 4.0], [9.0, np.nan, 9.0, 9.0]])
+    said = truth[:, ::-1]
+    assert plans(truth, np.where(np.isnan(said), 0.0, said), 1).regret == 3.0  # it runs in the dirtiest hour
+    assert plans(truth[1:], said[1:], 1) is None
+
+
+def test_a_models_regret_is_scored_when_a_quarter_of_the_steps_is_one_at_least():
+    values = pattern(28)
+    origins = rolling_origins(values.size, DAY, 9, DAY)
+    models = {"upside down": lambda known, steps, quantile: 200.0 - values[known.values.size :][:steps]}
+    (score,) = back_test(history(values), models, origins, DAY, 0.5)
+    truth = np.sort(np.stack([values[at : at + DAY] for at in origins]), axis=1)
+    assert score.regret == pytest.approx((truth[:, -6:] - truth[:, :6]).mean())
+    assert back_test(history(values), models, origins, 3, 0.5)[0].regret is None
+
+
+def test_coverage_is_the_share_between_the_quantiles_when_they_are_known():
+    values = 100.0 + np.random.default_rng(8).normal(0.0, 10.0, 40 * DAY)
+    origins = rolling_origins(values.size, DAY, 20, DAY)
+
+    def normal(known, steps, quantile):
+        return np.full(steps, 100.0 + {0.1: -12.816, 0.9: 12.816}[quantile])
+
+    assert coverage(history(values), normal, origins, DAY) == pytest.approx(0.8, abs=0.05)
+    assert coverage(history(values), lambda *_: np.full(DAY, np.nan), origins, DAY) is None
+    assert coverage(history(values), normal, origins[:1], 6) is None  # too few steps
+    asked = iter([True, True, False])
+    assert coverage(history(values), normal, origins, DAY, lambda: next(asked)) is None
 
 
 @pytest.mark.parametrize(("values", "day"), [(np.zeros((2, 2)), 24), (np.zeros(4), 0)])

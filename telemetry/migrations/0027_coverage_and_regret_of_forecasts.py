@@ -1,0 +1,20 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("telemetry", "0024_load_networks"),
+    ]
+
+    operations = [
+        migrations.AddField(
+            model_name="forecastscore",
+            name="coverage",
+            field=models.FloatField(null=True),
+        ),
+        migrations.AddField(
+            model_name="forecastscore",
+            name="regret",
+            field=models.FloatField(null=True),
+        ),
+    ]
