@@ -18,7 +18,7 @@ from telemetry.alerts import evaluation
 from telemetry.alerts import notices as alert_notices
 from telemetry.calibration import residual_rows
 from telemetry.carbon import feeds
-from telemetry.forecasts import carbon_forecasts, learned_carbon, load_forecasts
+from telemetry.forecasts import carbon_forecasts, carbon_networks, learned_carbon, load_forecasts
 from telemetry.ingest import dead_rows, replaying, sample_rollups
 from telemetry.ledger import host_posting, posting, settlement
 from telemetry.models import DemandSketch, IngestedBatches
@@ -101,8 +101,10 @@ def score_forecasts() -> int:
 
 @shared_task(acks_late=False)
 def learn_forecasts() -> int:
-    """Learns models of carbon for the feeds whose models are a day old, for a limited time at once."""
-    return learned_carbon.learn_due(timezone.now(), LEARNING_S)
+    """Learns models of carbon for the feeds whose models are a day old, for a limited time at once, and the network of
+    all of them where it is a day old, which takes two minutes at most."""
+    now = timezone.now()
+    return learned_carbon.learn_due(now, LEARNING_S) + carbon_networks.learn_due(now)
 
 
 @shared_task(acks_late=False)

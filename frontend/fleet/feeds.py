@@ -18,7 +18,7 @@ from frontend import health, reader_choices
 from frontend.charts.line_figures import LineChart, PlotLine
 from pools.access import rights
 from telemetry import selectors
-from telemetry.forecasts import forecast_record, learned_carbon
+from telemetry.forecasts import carbon_networks, forecast_record, learned_carbon
 from telemetry.models import CarbonFeed
 from telemetry.selectors import feed_status, single_entities, weather_status
 from telemetry.selectors.frames import FeedState, IntensityStep, TimeRange, Values
@@ -118,6 +118,7 @@ def feed(request: HttpRequest, feed_id: int) -> HttpResponse:
         "gaps": [(at, end, end - at) for at, end in reversed(status.gaps)],
         "scores": forecast_record.newest(found),
         "learned": learned_carbon.status(found),
+        "network": carbon_networks.status(found),
         "unit": UNITS.get(found.signal, f"{found.site.currency}/kWh"),
         "config": sorted((key, value) for key, value in found.config.items()),
     }

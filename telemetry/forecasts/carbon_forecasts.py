@@ -16,7 +16,7 @@ from core.predictors.seasonal import Floats, History, Model
 from telemetry.carbon import feeds
 from telemetry.models import CarbonFeed, CarbonPoint, ForecastScore
 
-from . import forecast_record, histories, learned_carbon
+from . import carbon_networks, forecast_record, histories, learned_carbon
 
 ORIGINS = 24
 QUANTILE = 0.5
@@ -84,7 +84,11 @@ def _with_coverage(
 
 
 def _models(feed: CarbonFeed, now: datetime) -> Mapping[str, Model]:
-    return {**forecast_record.models(), **learned_carbon.models(feed, now)}
+    return {
+        **forecast_record.models(),
+        **learned_carbon.models(feed, now),
+        **carbon_networks.models(feed, now),
+    }
 
 
 def _model(feed: CarbonFeed, name: str, now: datetime) -> Model | None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 import numpy as np
 from django.db.models import Q
@@ -130,6 +131,12 @@ def models(feed: CarbonFeed, now: datetime) -> Mapping[str, Model]:
     return found
 
 
+class ByHours(Protocol):
+    """Forecasts from a grid's hours: (quantiles, steps) in g/kWh."""
+
+    def forecast(self, grid: Grid, steps: int, quantiles: tuple[float, ...]) -> Floats: ...
+
+
 def can_forecast(feed: CarbonFeed, name: str, now: datetime) -> bool:
     """Says of the model that reads the weather whether it was learned and sees the hours ahead; of others nothing."""
     if name != WITH_WEATHER:
@@ -146,7 +153,7 @@ def fresh_sky(feed: CarbonFeed, now: datetime) -> Sky | None:
     return sky if weather_history.whole(sky.between(hour, hour + ahead)).all() else None
 
 
-def by_hours(learned: CarbonModel, sky: Sky | None = None) -> Model:
+def by_hours(learned: ByHours, sky: Sky | None = None) -> Model:
     """Returns a model of steps of at most an hour: it sees the mean of each whole hour, and says one value for each.
 
     `sky`: the weather that it reads beside. It says nothing of an hour whose weather is not there.

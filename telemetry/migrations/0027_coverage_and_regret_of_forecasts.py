@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("telemetry", "0024_load_networks"),
+        ("telemetry", "0026_carbon_networks"),
     ]
 
     operations = [

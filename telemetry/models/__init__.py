@@ -5,7 +5,7 @@ from .budgets import Budget
 from .carbon import CarbonFeed, CarbonPoint
 from .dead_rows import DeadRow
 from .demand import DemandSketch
-from .forecasts import ForecastScore, LearnedForecast, LoadNetwork, LoadPoint
+from .forecasts import CarbonNetwork, ForecastScore, LearnedForecast, LoadNetwork, LoadPoint
 from .host import HostEntry, HostMark, HostSample
 from .instruments import Instrument, InstrumentHour
 from .ledger import EnergyEntry, GpuEnergy, MeterMark
@@ -36,6 +36,7 @@ __all__ = [
     "AlertWatch",
     "Budget",
     "CarbonFeed",
+    "CarbonNetwork",
     "CarbonPoint",
     "DeadRow",
     "DemandSketch",

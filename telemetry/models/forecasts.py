@@ -60,6 +60,32 @@ class LearnedForecast(models.Model):
         return f"{self.feed}: {self.note or self.learned_at}"
 
 
+class CarbonNetwork(models.Model):
+    """Keeps the network that was learned from all feeds together, as safetensors (`telemetry.forecasts.learned`).
+
+    `state` null: nothing yet, and `note` says why. A later try that fails leaves the network that was there.
+    """
+
+    model = models.CharField(max_length=40, unique=True)
+    tried_at = models.DateTimeField()
+    learned_at = models.DateTimeField(null=True)
+    feeds = models.JSONField(default=list, help_text="Keys of the feeds that it was learned from.")
+    state = models.BinaryField(null=True)
+    note = models.CharField(max_length=300, blank=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(state__isnull=True, learned_at__isnull=True)
+                | Q(state__isnull=False, learned_at__isnull=False),
+                name="carbon_network_whole",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model}: {self.note or self.learned_at}"
+
+
 class ForecastScore(models.Model):
     """A model's score in a back-test with rolling origin: of a feed's carbon, or of a service's load by class.
 

@@ -31,7 +31,7 @@ from .carbon_windows import AHEAD, HEAD_EXTRA, Aligned, Windows, step_columns
 
 QUANTILES = (0.1, 0.5, 0.9)
 HIDDEN, PLACE, WIDE = 32, 4, 64  # numbers of a grid's state, of what a grid is, and within the head
-DROPPED = 0.2  # share of a state's numbers, and of the head's, that each row of a training goes without
+DROPPED = 0.15  # share of a state's numbers, and of the head's, that each row of a training goes without
 LARGEST_BYTES = 16 << 20
 KEY, KIND = "greenserve", "carbon gru 1"  # in the metadata; another layout is another kind
 _NORMAL = NormalDist()
@@ -103,7 +103,7 @@ class Network(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Says what a network is of. `with_weather` are those of its grids that had weather; hours count from the epoch."""
+    """Says what a network is of. `with_weather`: those of its grids that had some; hours count from the Unix epoch."""
 
     grids: tuple[str, ...]
     with_weather: tuple[str, ...]

@@ -30,7 +30,7 @@ MOST_ROWS = 9_600  # origins times grids: bounds time and memory
 # Hours between origins: neither even nor in threes, so that all hours of a day come up.
 STRIDES = (5, 7, 11, 13, 17, 19, 23, 29, 37, 47, 59, 71, 95)
 HELD_OUT = 0.2
-BATCH, LEADS_EACH = 16, 24
+BATCH, LEADS_EACH = 32, 24
 MOST_EPOCHS, PATIENCE = 12, 3
 RATE, DECAY = 3e-3, 1e-2
 WIDEST, NARROWEST = 4.0, 0.8  # what intervals are stretched by at most, and at least
