@@ -24,7 +24,8 @@ from .fake_api import TOKEN, URL, FakeApi, answer, by_query
 
 SITE = {
     "id": 3, "url": "/api/v1/sites/dublin/", "name": "dublin", "label": "Dublin", "rank": 0, "grid_zone": "IE",
-    "market": "", "time_zone": "Europe/Dublin", "currency": "EUR", "pue": 1.2, "power_cap_w": None, "etag": '"a"',
+    "market": "", "time_zone": "Europe/Dublin", "currency": "EUR", "pue": 1.2, "power_cap_w": None,
+    "latitude": None, "longitude": None, "etag": '"a"',
 }  # fmt: skip
 BUDGET = {
     "id": 1, "url": "/api/v1/budgets/~1/", "tenant": "acme", "amount": "120.10", "currency": "EUR", "carbon_kg": None,
