@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from core.predictors import carbon_training
+from core.predictors.back_test import Score
 from core.predictors.carbon_features import WEATHER
+from core.predictors.seasonal import History
 from pools.models import Site
 from telemetry.forecasts import carbon_forecasts, forecast_record, histories, learned_carbon
 from telemetry.models import CarbonFeed, CarbonPoint, LearnedForecast, WeatherFeed, WeatherPoint
@@ -115,7 +117,7 @@ def test_the_providers_own_forecast_takes_over_when_it_is_the_next_best(feed):
     WeatherPoint.objects.filter(start_at__gte=NOW).delete()
     scores = {"trees with weather": 1.0, "provider": 2.0, "trees": 3.0}
     forecast_record.store(
-        [carbon_forecasts.Score(name, 1, 24, 0.5, loss, None) for name, loss in scores.items()],
+        [Score(name, 1, 24, 0.5, loss, None) for name, loss in scores.items()],
         "trees with weather",
         NOW,
         HOUR_S,
@@ -147,7 +149,7 @@ def test_steps_of_an_hour_have_its_value_when_they_are_shorter(feed):
     learned(feed)
     model = learned_carbon.models(feed, NOW)["trees with weather"]
     hourly = histories.carbon(feed, NOW, HOUR_S)
-    fine = histories.History(np.repeat(hourly.values, 4), hourly.first_step * 4, 96, 0.0)
+    fine = History(np.repeat(hourly.values, 4), hourly.first_step * 4, 96, 0.0)
     np.testing.assert_allclose(model(fine, 80, 0.5), np.repeat(model(hourly, 20, 0.5), 4))
 
 

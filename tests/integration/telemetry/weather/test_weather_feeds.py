@@ -13,7 +13,8 @@ from pools.models import Site
 from telemetry import tasks
 from telemetry.models import WeatherFeed, WeatherPoint
 from telemetry.weather import weather_feeds
-from telemetry.weather.weather_feeds import DAY, HOUR_S, KEPT
+from telemetry.weather.weather_feeds import DAY, KEPT
+from telemetry.weather.weather_port import HOUR_S
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 1, 1, 12, 20, tzinfo=UTC)
