@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+from numpy.typing import NDArray
 
 from core.predictors.carbon_features import WEATHER, Floats
 from pools.models import Site
@@ -47,9 +48,9 @@ def sky(site: Site, begin: int, end: int, now: datetime) -> Sky:
     return Sky(begin, rows)
 
 
-def whole(rows: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def whole(rows: Floats) -> NDArray[np.bool_]:
     """Says of each hour whether all of its weather is known, (hours, 5) to (hours,)."""
-    known: np.ndarray[tuple[int], np.dtype[np.bool_]] = ~np.isnan(rows).any(axis=1)
+    known: NDArray[np.bool_] = np.all(~np.isnan(rows), axis=1)
     return known
 
 
