@@ -127,7 +127,8 @@ def _held_out(model: CarbonModel, grid: Grid, border: int, seed: int) -> tuple[F
         off[of_block] = error - np.median(error)
         typical[one] = max(_LEAST_ERROR, float(np.abs(off[of_block]).mean()))
     off /= _spreads(held, off / typical[block])
-    return share, typical, np.stack([np.quantile(off[block == one], LEVELS) for one in range(BLOCKS)])
+    blocks = (off[block == one] for one in range(BLOCKS))
+    return share, typical, np.stack([np.quantile(errors - np.median(errors), LEVELS) for errors in blocks])
 
 
 def _spreads(held: _Rows, off: Floats) -> Floats:
