@@ -2,8 +2,10 @@
 
 What is scored learns from all answers to the prompts of the other folds, in random order. Of a held back prompt,
 `text` and `sizes` know no answer. `memory` knows the other models' answers to it, never that of the model under test:
-this is what memory across models is. Classes are the fifths of a model's own answers in the other folds; `all_models`
-are those of all models' answers together, which the model's level says something of, too.
+this is what memory across models is. `alike` takes it for the prompt of the other folds that is most like it by an
+encoder's vectors, where their cosine is 0.8 or more, as mu-Serve finds prompts. Classes are the fifths of a model's own
+answers in the other folds; `all_models` are those of all models' answers together, which the model's level says
+something of, too.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from .answer_scale import LEAST_ANSWERS, SHARES
 from .text_predictor import LengthPredictor
 
 FOLDS, SEED = 5, 20_26
-MEMORY, TEXT, SIZES, BASE = "memory", "text", "sizes", "base"
+MEMORY, ALIKE, TEXT, SIZES, BASE = "memory", "alike", "text", "sizes", "base"
+LEAST_COSINE = 0.8  # of vectors of prompts that are taken for the same
 BYTES_A_TOKEN = 4.0
 _TENANT = 1
 _QUESTION_MARKS = "?\uff1f\u061f\u037e"
@@ -131,6 +134,7 @@ def score_lengths(
     models: int | None = None,
     folds: int = FOLDS,
     seed: int = SEED,
+    vectors: NDArray[np.float32] | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> LengthReport:
     """Scores all predictors. Deterministic.
@@ -138,6 +142,7 @@ def score_lengths(
     Args:
         models: Test so many, drawn at random; None: all. The memory knows the answers of all in any case; the text
             learns from those that are tested.
+        vectors: Of the prompts, by an encoder, (p, d) of length 1; None: `alike` is not scored.
         progress: Called after each fold with how many are done, and of how many.
 
     Raises:
@@ -151,17 +156,18 @@ def score_lengths(
     if models is not None and models < tested.size:
         tested = np.sort(rng.choice(tested, models, replace=False))
     fold_of = rng.permutation(len(table.prompts)) % folds
-    said = {name: {column: _Said() for column in tested.tolist()} for name in (MEMORY, TEXT, SIZES, BASE)}
+    names = [name for name in (MEMORY, ALIKE, TEXT, SIZES, BASE) if name != ALIKE or vectors is not None]
+    said = {name: {column: _Said() for column in tested.tolist()} for name in names}
     requests = [request_of(prompt) for prompt in table.prompts]
     for fold in range(folds):
-        _Fold(table, requests, tested.tolist(), rng).score(fold_of == fold, said)
+        _Fold(table, requests, tested.tolist(), rng).score(fold_of == fold, said, vectors)
         progress(fold + 1, folds)
-    names = table.models
+    models_of = table.models
     return LengthReport(
-        {name: {names[c]: one.figures() for c, one in by.items() if one.rows} for name, by in said.items()},
+        {name: {models_of[c]: one.figures() for c, one in by.items() if one.rows} for name, by in said.items()},
         {name: np.sum([one.confusion() for one in by.values()], axis=0).tolist() for name, by in said.items()},
-        tuple(names[column] for column in tested.tolist()),
-        tuple(name for name, fits in zip(names, whole, strict=True) if not fits),
+        tuple(models_of[column] for column in tested.tolist()),
+        tuple(name for name, fits in zip(models_of, whole, strict=True) if not fits),
     )
 
 
@@ -202,10 +208,17 @@ class _Fold:
         self._nothing = self._sizes.look([])
         self._features = [self._words.look([prompt]) for prompt in table.prompts]
 
-    def score(self, held: NDArray[np.bool_], said: Mapping[str, Mapping[int, _Said]]) -> None:
+    def score(
+        self,
+        held: NDArray[np.bool_],
+        said: Mapping[str, Mapping[int, _Said]],
+        vectors: NDArray[np.float32] | None,
+    ) -> None:
         self._learn(~held)
         known = self._table.tokens[~held]
         all_borders = tuple(np.quantile(known[known > 0], SHARES).astype(int).tolist())
+        if vectors is not None:
+            self._score_alike(held, vectors, all_borders, said[ALIKE])
         for prompt in np.flatnonzero(held).tolist():
             answers = {column: int(self._table.tokens[prompt, column]) for column in self._tested}
             for column, tokens in answers.items():
@@ -219,6 +232,26 @@ class _Fold:
                 found = self._words.memory_odds(name, _TENANT, self._features[prompt], False, all_borders)
                 if found is not None and tokens > 0:
                     said[MEMORY][column].add(found, tokens, self._words.scales[name].borders, all_borders)
+
+    def _score_alike(
+        self,
+        held: NDArray[np.bool_],
+        vectors: NDArray[np.float32],
+        all_borders: tuple[int, ...],
+        said: Mapping[int, _Said],
+    ) -> None:
+        """Predicts what is held back from the answers, of all models, to the taught prompt that is most like it."""
+        taught = np.flatnonzero(~held)
+        for prompt in np.flatnonzero(held).tolist():
+            cosines = vectors[taught] @ vectors[prompt]
+            if cosines.max() < LEAST_COSINE:
+                continue
+            like = self._features[int(taught[cosines.argmax()])]
+            for column in self._tested:
+                name, tokens = self._table.models[column], int(self._table.tokens[prompt, column])
+                found = self._words.memory_odds(name, _TENANT, like, borders=all_borders)
+                if found is not None and tokens > 0:
+                    said[column].add(found, tokens, self._words.scales[name].borders, all_borders)
 
     def _learn(self, taught: NDArray[np.bool_]) -> None:
         tested, models = set(self._tested), self._table.models

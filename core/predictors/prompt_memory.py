@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,17 +32,6 @@ _REPEAT = 0.8  # correlation of a service's answers to the same prompt
 _RELEARN_SHARE, _RELEARN_AT_LEAST, _RELEARN_AT_MOST = 0.25, 64, 8192  # new answers before correlations are learned anew
 
 Floats = NDArray[np.float32]
-
-
-class PromptIndex(Protocol):
-    """Finds the prompt that is most like another: by MinHash here, or by an encoder's vectors and their cosine."""
-
-    def find(self, tenant: int, features: TextFeatures) -> int | None:
-        """Returns the number of a prompt of the tenant's; None: there is none that is alike enough."""
-
-    def add(self, number: int, tenant: int, features: TextFeatures) -> None: ...
-
-    def remove(self, number: int) -> None: ...
 
 
 class MinHashIndex:
@@ -72,14 +61,10 @@ class MinHashIndex:
 
 
 class SemanticLengthCache:
-    """Lengths of answers by prompt and service. Bounded by PROMPTS and SERVICES.
+    """Lengths of answers by prompt and service. Bounded by PROMPTS and SERVICES."""
 
-    Args:
-        index: Finds prompts; None: a MinHashIndex.
-    """
-
-    def __init__(self, index: PromptIndex | None = None) -> None:
-        self._index: PromptIndex = MinHashIndex() if index is None else index
+    def __init__(self) -> None:
+        self._index = MinHashIndex()
         self._prompts: OrderedDict[int, tuple[int, TextFeatures]] = OrderedDict()  # row: tenant and text
         self._services: OrderedDict[str, int] = OrderedDict()  # column
         self._free: list[int] = []  # rows

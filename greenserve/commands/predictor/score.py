@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,9 @@ from core.predictors import length_scores
 from greenserve.cli import fail
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from core.predictors.length_scores import AnswerTable, LengthReport
 
 MOST_TOKENS = 1 << 24
@@ -43,20 +47,27 @@ _COLUMNS = (
 @click.option(
     "--seed", default=length_scores.SEED, show_default=True, help="Of folds, models and the order of answers."
 )
+@click.option(
+    "--encoder",
+    metavar="FOLDER",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A version that predictor train made, of other prompts: score alike by its vectors, too.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the figures of each model.")
-def score(data: Path, text: str, models: int, folds: int, seed: int, as_json: bool) -> None:
+def score(data: Path, text: str, models: int, folds: int, seed: int, encoder: Path | None, as_json: bool) -> None:
     """Scores predictors of answers' lengths by cross-validation over prompts.
 
     \b
     memory  what other models answered to the same prompt
+    alike   what all models answered to the prompt most like it by an encoder's vectors (cosine at least 0.8)
     text    the words of the prompt and its sizes
     sizes   the sizes of the request alone
     base    how often each class comes
 
-    Each learns, one answer at a time, from all prompts but those of one fold, which it is then asked of. Of those text
-    and sizes know no answer. memory knows the answers of the other models, and never that of the model it is asked of.
-    Classes are the fifths of a model's own answers in the other folds; those of all models' answers are scored beside
-    them. Models whose answers have no five classes are left out, and named.
+    Each learns, one answer at a time, from all prompts but those of one fold, which it is then asked of. Of those text,
+    alike and sizes know no answer. memory knows the answers of the other models, and never that of the model it is
+    asked of. Classes are the fifths of a model's own answers in the other folds; those of all models' answers are
+    scored beside them. Models whose answers have no five classes are left out, and named.
     """
     table = read_table(data, text)
 
@@ -64,7 +75,8 @@ def score(data: Path, text: str, models: int, folds: int, seed: int, as_json: bo
         click.echo(f"fold {done} of {of}", err=True)
 
     try:
-        report = length_scores.score_lengths(table, models or None, folds, seed, progress)
+        vectors = None if encoder is None else vectors_of(encoder, table.prompts)
+        report = length_scores.score_lengths(table, models or None, folds, seed, vectors, progress)
     except ValueError as error:
         fail(f"{data}: {error}", 2)
     if as_json:
@@ -101,6 +113,19 @@ def read_table(path: Path, text: str) -> AnswerTable:
     return length_scores.AnswerTable(prompts, tuple(models), tokens)
 
 
+def vectors_of(encoder: Path, prompts: Sequence[str]) -> NDArray[np.float32]:
+    """Returns what an encoder makes of prompts, (p, d). Ends the program where it cannot be used, and says why."""
+    from core.ports import AdapterError
+    from pools.lengths.encoder.needs import LearnedMissing
+    from pools.lengths.encoder.predictor import EncoderPredictor
+    from pools.lengths.encoder.version_files import UnusableVersion
+
+    try:
+        return EncoderPredictor.load(encoder).embed(prompts)
+    except (UnusableVersion, LearnedMissing, AdapterError) as error:
+        fail(f"--encoder: {error}")
+
+
 def _as_json(report: LengthReport) -> dict[str, Any]:
     means = {name: report.mean(name) for name in report.figures}
     return {
@@ -127,7 +152,7 @@ def _show(table: AnswerTable, report: LengthReport, folds: int, seed: int) -> No
     for name in report.figures:
         mean = report.mean(name)
         if mean is None:
-            click.echo(f"{name:8}  says nothing: no other model answered the same prompts")
+            click.echo(f"{name:8}  says nothing: there is no answer to the same prompt, or to one like it")
             continue
         values = (getattr(mean, key) for key, _ in _COLUMNS)
         cells = (

@@ -9,7 +9,7 @@ from pathlib import Path
 from core.length_odds import LengthOdds
 
 from .needs import LearnedMissing
-from .predictor import EncoderPredictor, Floats
+from .predictor import EncoderPredictor
 from .version_files import UnusableVersion
 from .versions import InUse, Versions
 
@@ -60,11 +60,6 @@ class EncoderInUse:
         """Asks the version in use. Raises PermanentError."""
         self.refresh()
         return [None] * len(prompts) if self._loaded is None else self._loaded.predict(services, prompts)
-
-    def embed(self, prompts: Sequence[str]) -> Floats | None:
-        """Returns (n, d) embeddings of length 1; None: no version is in use. Raises PermanentError."""
-        self.refresh()
-        return None if self._loaded is None else self._loaded.embed(prompts)
 
     def _mark(self) -> _Mark | None:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.predictors.length_scores import BASE, MEMORY, SIZES, TEXT, AnswerTable, score_lengths
+from core.predictors.length_scores import ALIKE, BASE, MEMORY, SIZES, TEXT, AnswerTable, score_lengths
 
 PROMPTS = 140
 
@@ -44,6 +44,20 @@ def test_a_models_own_answer_is_never_known_to_what_is_scored() -> None:
     assert report.figures[MEMORY] == {}
     assert report.mean(MEMORY) is None
     assert np.sum(report.confusion[MEMORY]) == 0
+
+
+def test_prompts_alike_by_their_vectors_answer_for_each_other_and_others_do_not() -> None:
+    given = table(2)
+    vectors = np.zeros((PROMPTS, PROMPTS), np.float32)
+    vectors[np.argsort(given.tokens[:, 0]), np.arange(PROMPTS) // 2] = 1.0  # neighbours by length share a direction
+    report = score_lengths(given, folds=2, vectors=vectors)
+    alike, text = report.mean(ALIKE), report.mean(TEXT)
+    assert alike is not None
+    assert text is not None
+    assert 20 < alike.answers < text.answers, "of some the other one is held back, too"
+    assert alike.accuracy > 0.5 > 0.35 > text.accuracy
+    apart = score_lengths(given, folds=2, vectors=np.eye(PROMPTS, dtype=np.float32))
+    assert apart.mean(ALIKE) is None
 
 
 def test_figures_are_the_same_when_the_seed_is() -> None:
