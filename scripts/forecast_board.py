@@ -62,6 +62,9 @@ those of its paper (Maji, Shenoy and Sitaraman, BuildSys 2022), of the same half
 ```
 """
 
+GRU_NOTE = """ `gru` is one network of all grids of the file, learned with PyTorch (`greenserve[learned]`); the
+seconds that it took count for each grid."""
+
 LOAD_HEADER = ("Model", "Median", "90 %", "Rises", "Falls", "MAPE", "Days chosen")
 
 LOAD = """## Load
@@ -100,6 +103,8 @@ def page(figures: Mapping[str, Any], load: Mapping[str, Any]) -> str:
     span = {"since": figures["from"], "until": figures["to"]}
     names = "".join(f" --grid {grid['grid']}" for grid in figures["grids"])
     head = HEAD.format(**span, relearn=figures["relearn_days"], command=COMMAND.format(**span, names=names))
+    if any(one["model"] == "gru" for grid in figures["grids"] for one in grid["scores"]):
+        head = head.replace("\n\n| Column", f"{GRU_NOTE}\n\n| Column", 1)
     parts = [head.replace("```sh", "<!-- not run: takes half an hour -->\n```sh")]
     return "\n".join([*parts, *("\n".join(_grid(grid)) for grid in figures["grids"]), *_load(load), TAIL])
 

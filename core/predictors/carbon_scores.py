@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -106,10 +107,12 @@ def score(
         report(f"{name}: {model}")
         try:
             found.append(_scored(name, model, grid, start, end, make))
-            if start - tested >= LEADS:
-                before[model] = _scored(name, model, grid, tested, start, make).pinball
         except (TooShort, Silent) as reason:
             silent[model] = str(reason)
+            continue
+        if start - tested >= LEADS:
+            with suppress(TooShort, Silent):  # it is scored, and not chosen
+                before[model] = _scored(name, model, grid, tested, start, make).pinball
     chosen = min(before, key=lambda model: before[model], default=None)
     return GridScores(name, chosen, tuple(sorted(found, key=lambda one: one.pinball)), silent)
 

@@ -1,6 +1,6 @@
 """Carbon intensity of several grids at once, by a recurrent network with graph convolutions over neighbouring grids.
 
-FREESH (section 4.1) forecasts with a gated recurrent unit (GRU) for the course of time and a graph convolutional
+FREESH (appendix D.4) forecasts with a gated recurrent unit (GRU) for the course of time and a graph convolutional
 network (GCN) for what places have to do with each other. Here the convolution is a part of the GRU, as in
 Seo and others, GConvGRU (2016): what a gate reads of a grid, it also reads of the grid's neighbours. Neighbours are the
 grids whose past moved with a grid's, once days and their hours are taken off.
@@ -177,7 +177,8 @@ class CarbonGru:
             said = json.loads(json.loads(packed[8 : 8 + length])["__metadata__"][KEY])
             if said["kind"] != KIND:
                 raise ValueError(f"it is of the kind {said['kind']!r}, and {KIND!r} is read")
-            about = About(*(tuple(map(str, said[key])) for key in _LISTS), int(said["until_hour"]))
+            grids, with_weather, columns = (tuple(map(str, said[key])) for key in _LISTS)
+            about = About(grids, with_weather, columns, int(said["until_hour"]))
             network = Network(len(about.grids), about.weather)
             network.load_state_dict(load(packed))
         except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:

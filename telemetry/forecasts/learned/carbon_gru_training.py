@@ -1,4 +1,4 @@
-"""Learns the network of `carbon_gru` from all grids' past: about a minute and a half on one core for two and a half
+"""Learns the network of `carbon_gru` from all grids' past: some two minutes on one core for two and a half
 years of eight grids.
 
 The newest fifth of the past is held out first: a network of the rest says when to stop, and how far its intervals are

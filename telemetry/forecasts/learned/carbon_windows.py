@@ -144,7 +144,8 @@ def _described(grid: Grid, origins: Whole) -> tuple[Single, Floats, Floats]:
 def _values(grid: Grid, origins: Whole) -> Floats:
     padded = np.concatenate([np.full(MEMORY, np.nan), logs(grid.carbon)])
     table = padded[origins[:, None] + np.arange(MEMORY)].reshape(-1, BEFORE, DAY)
-    return table - _known_mean(table[:, -DAYS_BACK:], axis=1)
+    off: Floats = table - _known_mean(table[:, -DAYS_BACK:], axis=1)
+    return off
 
 
 def _sky(weather: Floats, origins: Whole) -> Floats:

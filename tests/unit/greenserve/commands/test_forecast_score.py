@@ -82,7 +82,7 @@ def test_a_file_is_scored_when_days_are_named(tmp_path: Path, monkeypatch: pytes
     (grid,) = json.loads(found.stdout)["grids"]
     assert {one["model"]: one["forecasts"] for one in grid["scores"]} == {"day ago": 3, "trees": 3}
     assert grid["scores"][0]["mape"][0] == pytest.approx(0.0, abs=1e-3)
-    assert grid["silent"]["gru"] == 'PyTorch is not installed: pip install "greenserve[learned]"'
+    assert grid["silent"] == {"gru": 'PyTorch is not installed: pip install "greenserve[learned]"'}
     assert "NORTH: trees" in found.stderr
     assert "SOUTH: a score needs 28 days of values before --from and 4 days after it" in found.stderr
     shown = CliRunner().invoke(cli, [*asked, "--grid", "NORTH"])
