@@ -44,7 +44,7 @@ BUDGETS = {  # of pages that put together what several lists show
     "trial-file": 20,
     "advice": 20,
     "setup": 25,
-    "configure": 26,
+    "configure": 27,
     "configure-delete": 30,
     "configure-edit": 25,
     "configure-new": 25,
