@@ -20,7 +20,7 @@ from frontend.api.resources.series_sources import SERIES
 from pools.access.audit import Actor
 from pools.models import AccessToken, GpuType, ModelCard, Service
 from scheduler.operations.configure import registry
-from telemetry.models import CarbonFeed, Instrument, ReportSchedule, Tariff
+from telemetry.models import CarbonFeed, Instrument, ReportSchedule, Tariff, WeatherFeed
 from tests.fakes import several
 from tests.fakes.csv_cells import json_cells
 
@@ -39,6 +39,7 @@ JSON_VALUES: dict[tuple[type, str], Any] = {
     (ModelCard, "engine_environment"): {"VLLM_ATTENTION_BACKEND": "FLASHINFER"},
     (Service, "knobs"): {"clock": "fixed", "tuning": {"dynamo": {"wave": 4}}},
     (CarbonFeed, "config"): {"file": "x.csv", "zone": "DE"},
+    (WeatherFeed, "config"): {"file": "x.csv", "region": "DE"},
     (Tariff, "windows"): [{"from": "17:00", "to": "20:00", "price_per_kwh": 0.2, "days": ["sat", "sun"]}],
     (Instrument, "profile"): [0] * 12 + [1] * 12,
     (Instrument, "mix"): {"wind": 0.6, "solar": 0.4},
