@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from .version_files import UnusableVersion
 
 _BYTES_PER_TOKEN = 8  # more characters than the tokens that are kept ever have, on average
+MOST_LONGER = 1.5  # of the prompts of a batch, the longest than the shortest, in tokens
 _PADS = ("[PAD]", "<pad>")
 
 Ints = NDArray[np.int64]
@@ -59,14 +60,23 @@ class PromptTokens:
     def batches(self, chunked: Sequence[Chunks], size: int, rows: Sequence[int] | None = None) -> Iterator[Batch]:
         """Yields batches of at most `size` prompts with equally many chunks, in the order of `rows` among these.
 
-        `rows` None: all, by length, so that little is padded.
+        `rows` None: all, by length, and none with others much shorter: what is padded takes as long as what is read.
         """
-        if rows is None:
-            rows = sorted(range(len(chunked)), key=lambda row: len(chunked[row][0]))
-        of_equal_count = sorted(rows, key=lambda row: len(chunked[row]))  # keeps the order among equals
-        for _, group in groupby(of_equal_count, key=lambda row: len(chunked[row])):
-            while part := list(islice(group, size)):
-                yield self._batch(part, [chunked[row] for row in part])
+        tokens = [(len(prompt), len(prompt[0])) for prompt in chunked]
+        order = sorted(range(len(chunked)), key=tokens.__getitem__) if rows is None else rows
+        longer = MOST_LONGER if rows is None else math.inf
+        part: list[int] = []
+        for row in sorted(order, key=lambda row: tokens[row][0]):  # keeps the order among equals
+            if part and not (
+                len(part) < size
+                and tokens[row][0] == tokens[part[0]][0]
+                and tokens[row][1] <= longer * tokens[part[0]][1]
+            ):
+                yield self._batch(part, [chunked[one] for one in part])
+                part = []
+            part.append(row)
+        if part:
+            yield self._batch(part, [chunked[one] for one in part])
 
     def _batch(self, rows: list[int], prompts: list[Chunks]) -> Batch:
         width = max(len(chunk) for prompt in prompts for chunk in prompt)

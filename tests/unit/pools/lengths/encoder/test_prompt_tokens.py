@@ -58,6 +58,15 @@ def test_batches_have_prompts_of_equally_many_chunks_and_lose_none(raw):
             assert kept == chunked[row]
 
 
+def test_little_of_a_batch_is_padded_when_prompts_differ_in_length(raw):
+    tokens = PromptTokens(raw, 64, 1)
+    chunked = tokens.chunks(["z" * length for length in (60, 3, 10, 4, 58, 11, 2)])
+    alike = [sorted(batch.rows.tolist()) for batch in tokens.batches(chunked, 16)]
+    assert alike == [[1, 3, 6], [2, 5], [0, 4]]
+    (one,) = tokens.batches(chunked, 16, range(7))  # as training draws them
+    assert one.rows.tolist() == list(range(7))
+
+
 def test_text_of_any_language_is_read(raw):
     assert len(PromptTokens(raw, 64, 1).chunks(["Wie lang? 多长 🙂"])[0][0]) > 10
 
