@@ -66,6 +66,11 @@ class Grid:
         weather = None if self.weather is None else self.weather[begin : hours + LEADS]
         return Grid(self.first_hour + begin, self.carbon[begin:hours], weather)
 
+    def before(self, hours: int) -> Grid:
+        """Returns what was, of the first `hours` hours."""
+        hours = max(0, hours)
+        return Grid(self.first_hour, self.carbon[:hours], None if self.weather is None else self.weather[:hours])
+
     def without_weather(self) -> Grid:
         return Grid(self.first_hour, self.carbon)
 
@@ -86,7 +91,7 @@ def features(grid: Grid, origins: Whole, leads: Whole) -> tuple[Floats, Floats]:
     target = origins + leads
     back = (leads // DAY + 1) * DAY  # the newest same hour that is known
     same = np.stack([_at(x, target - back - DAY * k) for k in range(DAYS_BACK)])
-    reference = _mean(same)
+    reference = known_mean(same)
     clock = grid.first_hour + target
     turn = 2.0 * np.pi * (clock / DAY) / YEAR_DAYS
     columns = [leads, clock % DAY, clock // DAY % 7, np.sin(turn), np.cos(turn), (grid.first_hour + origins) % DAY]
@@ -117,7 +122,7 @@ def logs(carbon: Floats) -> Floats:
 def _sky(row: Floats, origins: Whole, target: Whole, back: Whole) -> list[Floats]:
     """Returns one weather variable's columns; none of them looks beyond the hour that is forecast."""
     now, daily = _at(row, target), _trailing(row, DAY)
-    before = _mean(np.stack([_at(row, target - back - DAY * k) for k in range(DAYS_BACK)]))
+    before = known_mean(np.stack([_at(row, target - back - DAY * k) for k in range(DAYS_BACK)]))
     of_day = _at(daily, target)
     return [
         *(now, now - before, of_day, now - _at(row, target - back), now - _at(row, target - 3)),
@@ -135,14 +140,14 @@ def _at(row: Floats, at: Whole) -> Floats:
 def off_days(row: Floats) -> Floats:
     """Returns (n,) how far each of (n,) hours lies off the mean of the same hour of the DAYS_BACK days before."""
     hours = np.arange(row.size)
-    return row - _mean(np.stack([_at(row, hours - DAY * k) for k in range(1, DAYS_BACK + 1)]))
+    return row - known_mean(np.stack([_at(row, hours - DAY * k) for k in range(1, DAYS_BACK + 1)]))
 
 
-def _mean(rows: Floats) -> Floats:
-    """Returns the mean over the first axis of what is known; NaN where nothing is."""
-    known = ~np.isnan(rows)
-    count = known.sum(axis=0)
-    total = np.where(known, rows, 0.0).sum(axis=0)
+def known_mean(values: Floats, axis: int = 0, keepdims: bool = False) -> Floats:
+    """Returns the mean over an axis of what is known, (n, ...) to (...) over the first one; NaN where nothing is."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=axis, keepdims=keepdims)
+    total = np.where(known, values, 0.0).sum(axis=axis, keepdims=keepdims)
     means: Floats = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
     return means
 

@@ -150,7 +150,7 @@ def _learned(relearn_days: int, weather: bool) -> Maker:
         made, forecast_s, training_s = [], 0.0, 0.0
         for part in stretches(origins, relearn_days):
             begun = time.process_time()
-            model = fit(_past(own, int(part[0])))
+            model = fit(own.before(int(part[0])))
             learned = time.process_time()
             made.append(np.concatenate([_one(model, own.until(hours)) for hours in part.tolist()], axis=1))
             training_s += learned - begun
@@ -158,11 +158,6 @@ def _learned(relearn_days: int, weather: bool) -> Maker:
         return Made(np.concatenate(made, axis=1), forecast_s, training_s)
 
     return make
-
-
-def _past(grid: Grid, hours: int) -> Grid:
-    weather = None if grid.weather is None else grid.weather[:hours]
-    return Grid(grid.first_hour, grid.carbon[:hours], weather)
 
 
 def _one(model: CarbonModel, seen: Grid) -> Floats:

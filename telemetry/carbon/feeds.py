@@ -7,8 +7,6 @@ long (429), all of its feeds are. Whatever goes wrong with a feed stands on that
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -18,7 +16,7 @@ from django.db.models import Max
 from django.utils.module_loading import import_string
 
 from core import bounds
-from core.ports import AdapterError, CarbonProvider, IntensityPoint, PermanentError
+from core.ports import CarbonProvider, IntensityPoint, PermanentError
 from core.types import Loop
 from pools import clock_repairs, database_locks
 from pools.database_locks import Lock
@@ -26,11 +24,8 @@ from pools.models import Service
 from telemetry.models import CarbonFeed, CarbonPoint
 from telemetry.providers import static_csv
 from telemetry.providers.provider_http import Outside
-from telemetry.providers.secrets import VARIABLES, Secret
 
 from . import turns
-
-log = logging.getLogger(__name__)
 
 RUN_S = 30.0  # of one run; feeds that are left over are the first of the next
 BACKFILL_S = 3_600.0  # how far back a new feed is filled, at least
@@ -69,8 +64,7 @@ def check(feed: CarbonFeed) -> None:
     if feed.provider == static_csv.NAME and isinstance(feed.config, Mapping):
         static_csv.check(feed.config)
         return
-    keys = {name: Secret("not known yet") for name in VARIABLES}
-    provider(feed, Outside(secrets=keys, hosts=settings.GREENSERVE_CARBON_HOSTS))
+    provider(feed, turns.for_checks())
 
 
 def zone(feed: CarbonFeed) -> str:
@@ -105,12 +99,9 @@ def poll(now: datetime, patience_s: float = 0.0, world: Outside | None = None) -
         if locked:
             _set_back(now)
         due = [feed for feed in CarbonFeed.objects.select_related("site") if is_due(feed, now)] if locked else []
-        for feed in sorted(due, key=lambda feed: feed.last_tried_at or datetime.min.replace(tzinfo=UTC)):
-            turn = turns.turn(world)
-            left_s = math.inf if turn.deadline is None else turn.deadline - world.pace.now()
-            if world.pace.wait_s(feed.provider) + turns.LEAST_S < left_s:
-                refresh_feed(feed, now, turn)
-                asked.append(feed)
+        for feed, turn in turns.taken(due, world):
+            refresh_feed(feed, now, turn)
+            asked.append(feed)
     return tuple(asked)
 
 
@@ -133,11 +124,10 @@ def is_due(feed: CarbonFeed, now: datetime) -> bool:
 def refresh_feed(feed: CarbonFeed, now: datetime, world: Outside | None = None) -> int:
     """Stores new actuals and what changed in the forecast; returns the points stored.
 
-    An error, a provider's or our own, is recorded on the feed and goes no further: the other feeds and loops run on.
-    What came before it is kept.
+    An error is recorded on the feed and goes no further: the other feeds and loops run on. What came before it is kept.
     """
     stored = 0
-    try:
+    with turns.noted(feed, now):
         adapter = provider(feed, world)
         where, can = zone(feed), adapter.capabilities
         since = _since(feed, now, can.step_s, can.lag_s)
@@ -145,14 +135,6 @@ def refresh_feed(feed: CarbonFeed, now: datetime, world: Outside | None = None) 
         if can.horizon_s > 0.0:
             horizon_s = min(can.horizon_s, max(forecast_horizon_s(), can.step_s))
             stored += append(feed, adapter.forecast(where, now.timestamp(), horizon_s), now)
-    except AdapterError as error:
-        turns.failed(feed, error, now)
-        return stored
-    except Exception as error:  # an answer, a file or a row that nobody thought of
-        log.exception("carbon feed of %s", feed.site)
-        turns.failed(feed, PermanentError(f"{feed.provider}: {type(error).__name__}; the server's log has more"), now)
-        return stored
-    turns.succeeded(feed, now)
     return stored
 
 

@@ -29,6 +29,7 @@ from telemetry.carbon import feeds
 from telemetry.models import CarbonFeed, LearnedForecast, WeatherFeed
 from telemetry.weather import weather_history
 from telemetry.weather.weather_history import Sky
+from telemetry.weather.weather_port import hour_of
 
 from . import histories
 
@@ -147,7 +148,7 @@ def can_forecast(feed: CarbonFeed, name: str, now: datetime) -> bool:
 
 def fresh_sky(feed: CarbonFeed, now: datetime) -> Sky | None:
     """Returns the site's weather of the last weeks and of the hours ahead; None while an hour ahead lacks its own."""
-    hour = weather_history.hour_of(now)
+    hour = hour_of(now)
     sky = weather_history.sky(feed.site, hour - (histories.DAYS + 1) * DAY, hour + LEADS + 1, now)
     ahead = min(LEADS, math.ceil(feeds.forecast_horizon_s() / HOUR_S))
     return sky if weather_history.whole(sky.between(hour, hour + ahead)).all() else None

@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
-HOUR_S = 3_600
+from .weather_port import HOUR_S
+
 LONGEST_HOURS = 24 * 366 * 30
 LARGEST = {"g_per_kwh": (0.0, 20_000.0), "temperature_k": (150.0, 350.0), "dewpoint_k": (150.0, 350.0)}
 OTHERS = (0.0, 100_000.0)

@@ -6,7 +6,6 @@ Without a key it is for non-commercial use only; `plan: paid` in the feed's conf
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from core.ports import PermanentError
@@ -15,7 +14,7 @@ from core.units import celsius_to_k
 from telemetry.providers.parsing import Reader, one_of
 from telemetry.providers.provider_http import HttpClient, Outside
 
-from .weather_port import HOUR_S, NOTHING, Hours, Place
+from .weather_port import HOUR_S, NOTHING, Hours, Place, moment_of
 
 NAME = "open_meteo"
 HOSTS = {  # of forecasts, and of the archive
@@ -66,7 +65,8 @@ class OpenMeteoProvider:
 
     def past(self, first_hour: int, end_hour: int) -> Hours:
         """Asks the archive by whole days, of which the last has the means that end with the last hour."""
-        days = [("start_date", _day(first_hour)), ("end_date", _day(end_hour))]
+        first, last = (f"{moment_of(hour):%Y-%m-%d}" for hour in (first_hour, end_hour))
+        days = [("start_date", first), ("end_date", last)]
         found = self.parse(self._archive.get("/v1/archive", [*self._asked, *days]))
         return {hour: values for hour, values in found.items() if first_hour <= hour < end_hour}
 
@@ -104,7 +104,3 @@ class OpenMeteoProvider:
             values = [None if value is None else celsius_to_k(value) for value in values]
         back = 1 if name in BEFORE else 0
         return {hour - back: value for hour, value in zip(hours, values, strict=True)}
-
-
-def _day(hour: int) -> str:
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(hours=hour)).strftime("%Y-%m-%d")

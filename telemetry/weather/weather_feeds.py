@@ -6,16 +6,14 @@ fails is left alone for longer and longer, and what goes wrong with it stands on
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.utils.module_loading import import_string
 
 from core import bounds
-from core.ports import AdapterError, PermanentError
+from core.ports import PermanentError
 from core.predictors.carbon_features import MEMORY, WEATHER
 from core.predictors.carbon_training import MOST_DAYS
 from pools import database_locks
@@ -23,12 +21,9 @@ from pools.database_locks import Lock
 from telemetry.carbon import turns
 from telemetry.models import WeatherFeed, WeatherPoint
 from telemetry.providers.provider_http import Outside
-from telemetry.providers.secrets import VARIABLES, Secret
 
 from . import weather_csv
-from .weather_port import HOUR_S, Hours, Place, WeatherProvider
-
-log = logging.getLogger(__name__)
+from .weather_port import Hours, Place, WeatherProvider, hour_of, moment_of
 
 RUN_S = 45.0  # of one run; feeds that are left over are the first of the next
 DAY = 24
@@ -64,8 +59,7 @@ def check(feed: WeatherFeed) -> None:
     if feed.provider == weather_csv.NAME and isinstance(feed.config, Mapping):
         weather_csv.check(feed.config)
         return
-    keys = {name: Secret("not known yet") for name in VARIABLES}
-    provider(feed, Outside(secrets=keys, hosts=settings.GREENSERVE_CARBON_HOSTS))
+    provider(feed, turns.for_checks())
 
 
 def refresh_s(feed: WeatherFeed) -> float:
@@ -84,28 +78,19 @@ def poll(now: datetime, world: Outside | None = None) -> tuple[WeatherFeed, ...]
             WeatherFeed.objects.filter(last_tried_at__gt=now).update(last_tried_at=None, cool_down_until=None)
         feeds = WeatherFeed.objects.select_related("site") if locked else ()
         due = [feed for feed in feeds if turns.is_due(feed, now, refresh_s(feed))]
-        for feed in sorted(due, key=lambda feed: feed.last_tried_at or datetime.min.replace(tzinfo=UTC)):
-            turn = turns.turn(world)
-            if world.pace.wait_s(feed.provider) + turns.LEAST_S < _left_s(turn):
-                refresh(feed, now, turn)
-                asked.append(feed)
+        for feed, turn in turns.taken(due, world):
+            refresh(feed, now, turn)
+            asked.append(feed)
     return tuple(asked)
 
 
 def refresh(feed: WeatherFeed, now: datetime, world: Outside | None = None) -> int:
     """Stores what came of a feed's turn; returns the hours stored. An error stands on the feed and goes no further."""
     stored, world = 0, world or turns.outside(RUN_S)
-    try:
+    with turns.noted(feed, now):
         adapter = provider(feed, world)
-        stored += store(feed, adapter.outlook(_hour(now), _days_back(feed, now)), now)
+        stored += store(feed, adapter.outlook(hour_of(now), _days_back(feed, now)), now)
         stored += _fill(feed, adapter, now, world)
-    except AdapterError as error:
-        turns.failed(feed, error, now)
-    except Exception as error:  # an answer, a file or a row that nobody thought of
-        log.exception("weather of %s", feed.site)
-        turns.failed(feed, PermanentError(f"{feed.provider}: {type(error).__name__}; the server's log has more"), now)
-    else:
-        turns.succeeded(feed, now)
     return stored
 
 
@@ -116,8 +101,8 @@ def _days_back(feed: WeatherFeed, now: datetime) -> int:
 
 def _fill(feed: WeatherFeed, adapter: WeatherProvider, now: datetime, world: Outside) -> int:
     """Goes back from the oldest hour, a year at once, while the feed's turn lasts and the provider has more."""
-    stored, first = 0, _hour(now) - KEPT
-    while (oldest := _oldest(feed)) is not None and oldest > first and _left_s(world) > turns.LEAST_S:
+    stored, first = 0, hour_of(now) - KEPT
+    while (oldest := _oldest(feed)) is not None and oldest > first and turns.left_s(world) > turns.LEAST_S:
         begin = max(first, oldest - YEAR)
         if not (new := store(feed, adapter.past(begin, oldest), now)):
             break
@@ -127,11 +112,7 @@ def _fill(feed: WeatherFeed, adapter: WeatherProvider, now: datetime, world: Out
 
 def _oldest(feed: WeatherFeed) -> int | None:
     at = feed.points.order_by("start_at").values_list("start_at", flat=True).first()
-    return None if at is None else _hour(at)
-
-
-def _left_s(world: Outside) -> float:
-    return math.inf if world.deadline is None else world.deadline - world.pace.now()
+    return None if at is None else hour_of(at)
 
 
 def store(feed: WeatherFeed, hours: Hours, now: datetime) -> int:
@@ -139,7 +120,7 @@ def store(feed: WeatherFeed, hours: Hours, now: datetime) -> int:
     rows = [
         WeatherPoint(
             feed=feed,
-            start_at=datetime.fromtimestamp(hour * HOUR_S, UTC),
+            start_at=moment_of(hour),
             fetched_at=now,
             **dict(zip(WEATHER, values, strict=True)),
         )
@@ -158,7 +139,3 @@ def store(feed: WeatherFeed, hours: Hours, now: datetime) -> int:
 def forget(now: datetime) -> int:
     """Drops the hours that no model learns from any more; returns how many."""
     return WeatherPoint.objects.filter(start_at__lt=now - timedelta(hours=KEPT + DAY)).delete()[0]
-
-
-def _hour(at: datetime) -> int:
-    return math.floor(at.timestamp() / HOUR_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from core.predictors.carbon_features import WEATHER, Floats
 from pools.models import Site
 from telemetry.models import WeatherPoint
 
-from .weather_port import HOUR_S
+from .weather_port import HOUR_S, hour_of, moment_of
 
 FRESH = timedelta(hours=24)  # a forecast that was fetched before is as good as none
 
@@ -39,7 +39,7 @@ def sky(site: Site, begin: int, end: int, now: datetime) -> Sky:
 
     Hours that are not over are forecasts, which count for FRESH after they were fetched.
     """
-    points = WeatherPoint.objects.filter(feed__site=site, start_at__gte=_moment(begin), start_at__lt=_moment(end))
+    points = WeatherPoint.objects.filter(feed__site=site, start_at__gte=moment_of(begin), start_at__lt=moment_of(end))
     rows = np.full((max(0, end - begin), len(WEATHER)), np.nan)
     over = now - timedelta(seconds=HOUR_S)
     for at, fetched_at, *values in points.values_list("start_at", "fetched_at", *WEATHER):
@@ -52,11 +52,3 @@ def whole(rows: Floats) -> NDArray[np.bool_]:
     """Says of each hour whether all of its weather is known, (hours, 5) to (hours,)."""
     known: NDArray[np.bool_] = np.all(~np.isnan(rows), axis=1)
     return known
-
-
-def hour_of(at: datetime) -> int:
-    return math.floor(at.timestamp() / HOUR_S)
-
-
-def _moment(hour: int) -> datetime:
-    return datetime.fromtimestamp(hour * HOUR_S, UTC)

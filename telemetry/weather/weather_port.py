@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Protocol
 
 from core.predictors.carbon_features import WEATHER
@@ -12,6 +14,16 @@ HOUR_S = 3_600
 Values = tuple[float | None, ...]  # in the order and the units of WEATHER; None: the provider has none
 Hours = Mapping[int, Values]  # by hour since the Unix epoch
 NOTHING: Values = (None,) * len(WEATHER)
+
+
+def hour_of(at: datetime) -> int:
+    """Returns the hour since the Unix epoch that a moment lies in."""
+    return math.floor(at.timestamp() / HOUR_S)
+
+
+def moment_of(hour: int) -> datetime:
+    """Returns when an hour since the Unix epoch begins."""
+    return datetime.fromtimestamp(hour * HOUR_S, UTC)
 
 
 @dataclass(frozen=True, slots=True)

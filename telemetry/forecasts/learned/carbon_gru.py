@@ -20,7 +20,6 @@ from statistics import NormalDist
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
@@ -35,8 +34,6 @@ DROPPED = 0.15  # share of a state's numbers, and of the head's, that each row o
 LARGEST_BYTES = 16 << 20
 KEY, KIND = "greenserve", "carbon gru 1"  # in the metadata; another layout is another kind
 _NORMAL = NormalDist()
-
-Single = NDArray[np.float32]
 
 
 class GraphGru(nn.Module):

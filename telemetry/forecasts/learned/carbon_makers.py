@@ -60,7 +60,7 @@ class GruMakers:
         if hour not in self._kept:
             from .carbon_gru_training import learn
 
-            past = {name: _before(grid, hour) for name, grid in self.grids.items()}
+            past = {name: grid.before(hour - grid.first_hour) for name, grid in self.grids.items()}
             begun = time.process_time()
             try:
                 network, why = learn({name: grid for name, grid in past.items() if grid.carbon.size}), ""
@@ -75,10 +75,3 @@ class GruMakers:
         if name not in learned.network.about.grids:
             raise Silent(f"its past is too short for the network over {', '.join(learned.network.about.grids)}")
         return learned.network.forecasts(self.grids, hours, QUANTILES)[name]
-
-
-def _before(grid: Grid, hour: int) -> Grid:
-    """Returns what was measured before an hour."""
-    hours = max(0, hour - grid.first_hour)
-    weather = None if grid.weather is None else grid.weather[:hours]
-    return Grid(grid.first_hour, grid.carbon[:hours], weather)

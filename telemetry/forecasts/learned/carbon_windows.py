@@ -19,6 +19,7 @@ from core.predictors.carbon_features import (
     Grid,
     Whole,
     features,
+    known_mean,
     logs,
     unrest,
 )
@@ -144,16 +145,16 @@ def _described(grid: Grid, origins: Whole) -> tuple[Single, Floats, Floats]:
 def _values(grid: Grid, origins: Whole) -> Floats:
     padded = np.concatenate([np.full(MEMORY, np.nan), logs(grid.carbon)])
     table = padded[origins[:, None] + np.arange(MEMORY)].reshape(-1, BEFORE, DAY)
-    off: Floats = table - _known_mean(table[:, -DAYS_BACK:], axis=1)
+    off: Floats = table - known_mean(table[:, -DAYS_BACK:], 1, keepdims=True)
     return off
 
 
 def _sky(weather: Floats, origins: Whole) -> Floats:
     padded = np.concatenate([np.full((MEMORY, len(WEATHER)), np.nan), weather])
     hours = padded[origins[:, None] + np.arange(MEMORY + LEADS)].reshape(origins.size, BEFORE + AHEAD, DAY, -1)
-    days = _known_mean(hours, axis=2)[:, :, 0]
-    off = days - _known_mean(days, axis=1)
-    usual = np.sqrt(_known_mean(off**2, axis=1))
+    days = known_mean(hours, axis=2)
+    off = days - known_mean(days, 1, keepdims=True)
+    usual = np.sqrt(known_mean(off**2, 1, keepdims=True))
     found: Floats = off / np.maximum(usual, 1e-6)
     return found
 
@@ -165,12 +166,3 @@ def _clock(hours: Whole) -> Floats:
     weekend = np.isin((begins + DAY // 2) // DAY % 7, _WEEKEND)
     of_day = 2.0 * np.pi * (begins % DAY) / DAY
     return np.stack([np.sin(year), np.cos(year), weekend, np.sin(of_day), np.cos(of_day)], axis=-1)
-
-
-def _known_mean(values: Floats, axis: int) -> Floats:
-    """Returns the mean of what is known, the axis kept; NaN where nothing is."""
-    known = ~np.isnan(values)
-    count = known.sum(axis=axis, keepdims=True)
-    total = np.where(known, values, 0.0).sum(axis=axis, keepdims=True)
-    found: Floats = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
-    return found
