@@ -82,7 +82,7 @@ def rows(request: HttpRequest, now_s: float) -> list[SiteRow]:
     curves = single_entities.intensity_curves(span, now_s)
     found = []
     for site in rights.sites_of(request.user).annotate(node_count=Count("clusters__nodes")).order_by("rank", "name"):
-        state, curve = live.get(site.pk), curves.get(site.pk)
+        state, curve = live.get(site.pk, single_entities.Live()), curves.get(site.pk)
         drawn, words = figure_of(curve, span, now_s, site.colour) if curve else ("", "")
         found.append(
             SiteRow(
@@ -91,11 +91,11 @@ def rows(request: HttpRequest, now_s: float) -> list[SiteRow]:
                 grid_zone=site.grid_zone,
                 pue=site.pue,
                 power_cap_w=site.power_cap_w,
-                power_w=state.power_w if state else None,
-                gpus=state.gpus if state else 0,
-                reporting=state.reporting if state else 0,
+                power_w=state.power_w,
+                gpus=state.gpus,
+                reporting=state.reporting,
                 nodes=site.node_count,
-                intensity_g_per_kwh=state.intensity_g_per_kwh if state else None,
+                intensity_g_per_kwh=state.intensity_g_per_kwh,
                 forecast_age_s=max(0.0, now_s - curve.issued_s) if curve and curve.issued_s is not None else None,
                 spark=drawn,
                 spark_words=words,
@@ -145,7 +145,7 @@ def site(request: HttpRequest, name: str) -> HttpResponse:
     context = chart_pages.context(request, reverse("site-figures", args=[name]), CHARTS) | {
         "site": found,
         "pue": found.pue,
-        "live": single_entities.sites_live(now_s, power).get(found.pk),
+        "live": single_entities.sites_live(now_s, power).get(found.pk, single_entities.Live()),
         "nodes": nodes[:NODES_SHOWN],
         "more_nodes": len(nodes) > NODES_SHOWN,
         "feeds": CarbonFeed.objects.filter(site=found),

@@ -24,20 +24,23 @@ MINUTE_S = 60.0
 class Live:
     """A site by the newest samples (at most 15 s old); None: nobody reports."""
 
-    power_w: float | None
-    gpus: int
-    reporting: int
-    intensity_g_per_kwh: float | None
+    power_w: float | None = None
+    gpus: int = 0
+    reporting: int = 0
+    intensity_g_per_kwh: float | None = None
 
 
 def sites_live(now_s: float, power: PowerNow | None = None) -> dict[int, Live]:
-    """Returns power and intensity of each site now, by its key. Two queries, or one where the power is given."""
+    """Returns power and intensity of each site now, by its key; a site of which neither is known has no entry.
+
+    Two queries, or one where the power is given.
+    """
     power = power or power_now(now_s)
     g_per_kwh = intensity.now(now_s)
     found = {
         pk: Live(drawn.power_w, drawn.gpus, drawn.reporting, g_per_kwh.get(pk)) for pk, drawn in power.sites.items()
     }
-    return {pk: found.get(pk, Live(None, 0, 0, g_per_kwh.get(pk))) for pk in {*found, *g_per_kwh}}
+    return {pk: found.get(pk, Live(intensity_g_per_kwh=g_per_kwh.get(pk))) for pk in {*found, *g_per_kwh}}
 
 
 CURVES_SQL = f"""

@@ -202,6 +202,19 @@ def test_sign_in_keeps_the_policy_when_nobody_is_signed_in():
 
 
 @pytest.mark.django_db
+def test_pages_are_there_of_what_was_just_made_and_never_measured(client):
+    site = Site.objects.create(name="new", label="New", grid_zone="DE", rank=9)
+    node = Node.objects.create(cluster=Cluster.objects.create(site=site, name="main"), name="new")
+    service = Service.objects.first()
+    pool = Pool.objects.create(service=service, site=site, request_class=service.partition.classes.first())
+    feed = CarbonFeed.objects.create(site=site, provider="static_csv", config={"file": "x.csv"})
+    Tenant.objects.create(name="new", label="New")
+    own = [f"sites/{site.name}", f"nodes/{node.name}", f"pools/{pool.pk}", f"feeds/{feed.pk}", "tenants/new"]
+    paths = [f"/{part}/{page}" for part in own for page in ("", "figures.json")]
+    assert {path: client.get(path).status_code for path in paths} == dict.fromkeys(paths, 200)
+
+
+@pytest.mark.django_db
 def test_lists_make_as_many_queries_when_there_are_more_rows(client):
     lists = [address(name, route) for name, route in PAGES if not PART.search(route) and name != "logout"]
 
