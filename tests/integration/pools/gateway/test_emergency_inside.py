@@ -23,7 +23,8 @@ from tests.fakes.fleet import MODEL, SECRET, FakeFleet
 from tests.integration.pools.test_simnode_abilities import MODEL as ENGINE_MODEL
 from tests.integration.pools.test_simnode_abilities import Node
 
-PROMPT_TOKENS, OUTPUT_TOKENS = 4000, 3
+# Long enough for the gateway, which looks once a second, to do so several times while the urgent one waits.
+PROMPT_TOKENS, OUTPUT_TOKENS = 8000, 3
 LAX = 7
 POLICY = wire.RequestPolicy(engine_priority=True, emergencies=True, emergencies_up_to="reorder")
 
